@@ -1,0 +1,4 @@
+//! Decides what happens when.
+
+/// See the module's documentation.
+pub struct Engine;

@@ -1,0 +1,114 @@
+//! Who may write. There is no `is_leader()`: either you hold a [`Leadership`] and work until it is lost, or you do not, and wait.
+
+pub mod host;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::backend::Fence;
+use crate::types::BootInstant;
+
+/// A leadership that was won.
+///
+/// Dropped without [`Leadership::release`] it ends on its own when the process ends or its time is over.
+pub struct Leadership {
+    fence: Fence,
+    belief: Belief,
+    lost: tokio::sync::oneshot::Receiver<Lost>,
+    holder: Box<dyn Holder>,
+}
+
+/// Until when a leader may believe that it leads (L4).
+#[derive(Clone, Debug)]
+pub enum Belief {
+    /// As long as the process lives: the operating system keeps the lock.
+    WhileAlive,
+    /// Until the instant in the channel, which renewals move; counted from the *send* of the last acknowledged renewal.
+    Until(tokio::sync::watch::Receiver<BootInstant>),
+}
+
+impl Belief {
+    /// Whether the leadership can be believed in at `now`.
+    pub fn holds(&self, now: BootInstant) -> bool {
+        match self {
+            Belief::WhileAlive => true,
+            Belief::Until(deadline) => now < *deadline.borrow(),
+        }
+    }
+}
+
+/// Why a leadership was lost. There is no value that means "all is well".
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// Somebody else has it, or it was taken away.
+    #[error("the leadership was taken away: {0}")]
+    Taken(String),
+    /// It could not be renewed in time.
+    #[error("the leadership could not be renewed before its deadline: {0}")]
+    Expired(String),
+}
+
+/// Why a campaign ended without a leadership.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process has it, and this kind of leadership cannot be waited for.
+    #[error("{what} is held by {holder}")]
+    HeldElsewhere {
+        /// What is held.
+        what: String,
+        /// Who holds it, e.g. `process 4711`.
+        holder: String,
+    },
+    /// The store behind it did not answer, or refused.
+    #[error("the campaign failed: {what}")]
+    Store {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The campaign was asked to end.
+    #[error("the campaign was asked to end")]
+    Cancelled,
+}
+
+/// Keeps a leadership alive and can give it up.
+#[async_trait::async_trait]
+pub trait Holder: Send {
+    /// Gives the leadership up. Already gone counts as released.
+    async fn release(self: Box<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+}
+
+impl Leadership {
+    /// Put together by an election that was won.
+    pub fn new(fence: Fence, belief: Belief, lost: tokio::sync::oneshot::Receiver<Lost>, holder: Box<dyn Holder>) -> Leadership {
+        Leadership { fence, belief, lost, holder }
+    }
+
+    /// The precondition of every write.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Until when it can be believed in.
+    pub fn belief(&self) -> Belief {
+        self.belief.clone()
+    }
+
+    /// Waits until the leadership is lost, and says why. A holder that died without a word is a loss too.
+    pub async fn lost(&mut self) -> Lost {
+        (&mut self.lost).await.unwrap_or_else(|_| Lost::Taken("the task that keeps it ended".to_owned()))
+    }
+
+    /// Gives it up, after everything that acts on it has ended.
+    pub async fn release(self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.holder.release().await
+    }
+}
+
+/// A place where a leadership can be won.
+#[async_trait::async_trait]
+pub trait Election: Send + Sync {
+    /// Waits until this process leads, or `shutdown` is cancelled. An election that cannot be waited for fails at once and names
+    /// the holder.
+    async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error>;
+}

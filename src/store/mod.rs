@@ -1,0 +1,87 @@
+//! Where the state lives: two verbs with typed outcomes.
+
+pub mod codec;
+pub mod memory;
+pub mod sqlite;
+
+use async_trait::async_trait;
+
+use crate::assignment::state::{Changes, State};
+use crate::backend::Fence;
+use crate::types::Revision;
+
+/// A store of one cluster's state.
+#[async_trait]
+pub trait Store: Send + Sync {
+    /// Reads one revision of everything and decodes all of it. Takes no fence: anyone may read.
+    async fn load(&self) -> Result<Option<Loaded>, Error>;
+
+    /// Writes `changes` in one transaction that holds only if `fence` is still the leadership's and the state is at `expected`
+    /// (`None`: there is none). The revision in the answer is this write's own, above every one before it.
+    ///
+    /// Sending the identical commit again is harmless, and is how [`Error::OutcomeUnknown`] is settled: one that has landed is
+    /// recognised by the token and attempt in its `meta`, under the fence, and answered with the revision it made (L5).
+    async fn commit(&self, fence: &Fence, expected: Option<Revision>, changes: &Changes) -> Result<Revision, Error>;
+
+    /// How much one commit may write.
+    fn limits(&self) -> Limits;
+}
+
+/// What [`Store::load`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// The revision that was read.
+    pub revision: Revision,
+    /// All of it.
+    pub state: State,
+}
+
+/// How much one commit may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Pages, `meta` not counted.
+    pub pages: usize,
+}
+
+/// Why a store did not do it. Callers match on the variant, never on text.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The fence does not hold: another process leads, or did since. Nothing was changed.
+    #[error("the leadership behind this write is no longer the current one; nothing was written")]
+    LeadershipLost,
+    /// The state is at another revision than expected, and not by this very commit. Nothing was changed.
+    #[error("the stored state is at revision {actual:?}, this write replaces {expected:?}; nothing was written")]
+    ConcurrentModification {
+        /// What the write expected.
+        expected: Option<Revision>,
+        /// What is there.
+        actual: Option<Revision>,
+    },
+    /// The store did not take the request, for certain. Nothing was changed.
+    #[error("the store is unavailable: {what}")]
+    Unavailable {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: BoxError,
+    },
+    /// The write may have landed, now or later.
+    #[error("the outcome of a write is unknown: {what}")]
+    OutcomeUnknown {
+        /// What was tried.
+        what: &'static str,
+        /// What was seen.
+        source: BoxError,
+    },
+    /// What is stored is not readable: it is left as it is.
+    #[error("the stored record {record} is refused: {reason}; it was left as it is")]
+    Corrupt {
+        /// Which record, as the store names it.
+        record: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// A cause of any type.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
