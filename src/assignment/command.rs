@@ -224,8 +224,10 @@ impl fmt::Display for ExecutorState {
 /// Why a shard changed its owner, or has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// It never had an owner, or had none when this leadership began.
+    /// It never had an owner.
     Startup,
+    /// It had no owner when this leadership began.
+    LeaderChange,
     /// Its owner's lease ended, or its process is proven gone.
     Crash,
     /// Its owner is drained, left, or deregistered.
@@ -240,13 +242,21 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 6] =
-        [Cause::Startup, Cause::Crash, Cause::Drain, Cause::Rebalance, Cause::NotAdmitted, Cause::Superseded];
+    pub const ALL: [Cause; 7] = [
+        Cause::Startup,
+        Cause::LeaderChange,
+        Cause::Crash,
+        Cause::Drain,
+        Cause::Rebalance,
+        Cause::NotAdmitted,
+        Cause::Superseded,
+    ];
 
     /// As metrics and logs call it.
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::Startup => "start-up",
+            Cause::LeaderChange => "leader-change",
             Cause::Crash => "crash",
             Cause::Drain => "drain",
             Cause::Rebalance => "rebalance",

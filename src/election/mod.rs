@@ -27,11 +27,11 @@ pub enum Belief {
 }
 
 impl Belief {
-    /// Whether the leadership can be believed in at `now`.
-    pub fn holds(&self, now: BootInstant) -> bool {
+    /// The deadline as it is now; `None`: as long as the process lives.
+    pub fn deadline(&self) -> Option<BootInstant> {
         match self {
-            Belief::WhileAlive => true,
-            Belief::Until(deadline) => now < *deadline.borrow(),
+            Belief::WhileAlive => None,
+            Belief::Until(deadline) => Some(*deadline.borrow()),
         }
     }
 }
