@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::assignment::event::RequestId;
-use crate::assignment::planner;
 use crate::assignment::state::{Changes, State};
 use crate::holdings::Holdings;
 use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Version};
@@ -22,7 +21,9 @@ pub enum Command {
     },
     /// This state is durable and in force: readers may see it.
     Publish(Snapshot),
-    /// Drive this executor towards this assignment; replaces what was sent before. An executor that is new here is connected to.
+    /// This incarnation counts from now on: make contact with it, and watch its health.
+    Connect(Peer),
+    /// Drive this executor towards this assignment; replaces what was sent before.
     Send(Assignment),
     /// The executor in this slot is no more: end its link.
     Disconnect(Slot),
@@ -41,17 +42,26 @@ pub struct Snapshot {
     pub state: Arc<State>,
 }
 
+/// One incarnation, and where to find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Where the manager keeps it.
+    pub slot: Slot,
+    /// Who.
+    pub id: ExecutorId,
+    /// Which process.
+    pub incarnation: Incarnation,
+    /// Where it serves, as `http://host:port`.
+    pub endpoint: String,
+}
+
 /// What one incarnation should hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Where the manager keeps it.
+    /// Where the manager keeps whom it is for.
     pub slot: Slot,
     /// Whom it is for.
-    pub id: ExecutorId,
-    /// Whom it is for.
     pub incarnation: Incarnation,
-    /// Where to send it.
-    pub endpoint: String,
     /// The cluster that says so.
     pub cluster_id: ClusterId,
     /// The state that it was taken from.
@@ -145,8 +155,8 @@ pub struct Overview {
     pub snapshot: Snapshot,
     /// One line for each incarnation in the state.
     pub executors: Vec<ExecutorOverview>,
-    /// What the last planning pass did, and why not more.
-    pub report: planner::Report,
+    /// What the last pass did, and why not more: a line each.
+    pub notes: Vec<String>,
     /// What the checker finds wrong.
     pub violations: Vec<String>,
     /// The lease that executors are given.

@@ -1,6 +1,6 @@
 //! The durable records and their transitions. A transition consumes the record and returns the next one.
 
-use crate::types::{Epoch, ExecutorId, Incarnation, ShardId, Slot, Term};
+use crate::types::{Epoch, ExecutorId, Incarnation, Slot, Term};
 
 /// Who owns a shard, and at which epoch.
 ///
@@ -120,8 +120,22 @@ pub enum Standing {
     Gone,
 }
 
-/// An incarnation that may never register again: a hash of the executor id, and the incarnation (L13).
-pub type Retiree = (u64, Incarnation);
+/// An incarnation that may never register again (L13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retiree {
+    /// Of the executor id; see [`State::retire`](crate::assignment::State::retire).
+    pub id_hash: u64,
+    /// Which process.
+    pub incarnation: Incarnation,
+    /// How it ended.
+    pub end: End,
+}
 
-/// A shard with its record, for lists.
-pub type Numbered = (ShardId, ShardRecord);
+/// How an incarnation ended; decides what it is told when it speaks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its lease ended, or it deregistered: the process may come back as a new incarnation.
+    Over,
+    /// A newer incarnation took its place: the process must stop for good.
+    Superseded,
+}

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::assignment::record::{ExecutorRecord, Retiree, ShardRecord};
+use crate::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, Standing};
 use crate::types::{ClusterId, ExecutorId, Incarnation, ShardId, Slot, Term, Token};
 
 /// Shards per page: 13 bytes each in the store.
@@ -205,31 +205,41 @@ impl State {
         Arc::make_mut(&mut self.executors[at / EXECUTORS_PER_PAGE])[at % EXECUTORS_PER_PAGE] = record;
     }
 
-    /// The lowest slot without a record.
-    pub fn free_slot(&self) -> Slot {
-        let slots = self.executors.iter().flat_map(|page| page.iter()).zip(0..);
-        let taken = (self.executors.len() * EXECUTORS_PER_PAGE) as u32;
-        Slot(slots.into_iter().find(|(record, _)| record.is_none()).map_or(taken, |(_, slot)| slot))
+    /// How many slots the pages have, empty ones included.
+    pub fn slots(&self) -> u32 {
+        (self.executors.len() * EXECUTORS_PER_PAGE) as u32
     }
 
-    /// Remembers that this incarnation may never register again. Of a bucket that is full the oldest entry is forgotten.
-    pub fn retire(&mut self, id: &ExecutorId, incarnation: Incarnation) {
-        if self.is_retired(id, incarnation) {
+    /// The registered incarnation of an id.
+    pub fn present(&self, id: &ExecutorId) -> Option<(Slot, &ExecutorRecord)> {
+        self.executors().find(|(_, record)| record.id == *id && record.standing == Standing::Present)
+    }
+
+    /// The record of one incarnation, whatever its standing.
+    pub fn incarnation(&self, id: &ExecutorId, incarnation: Incarnation) -> Option<(Slot, &ExecutorRecord)> {
+        self.executors().find(|(_, record)| record.id == *id && record.incarnation == incarnation)
+    }
+
+    /// Remembers that this incarnation may never register again, and how it ended; what is remembered already stands. Of a bucket
+    /// that is full the oldest entry is forgotten.
+    pub fn retire(&mut self, id: &ExecutorId, incarnation: Incarnation, end: End) {
+        if self.retirement(id, incarnation).is_some() {
             return;
         }
-        let hash = hash_of(id);
-        let page = Arc::make_mut(&mut self.retirees[retiree_page(hash)]);
+        let id_hash = hash_of(id);
+        let page = Arc::make_mut(&mut self.retirees[retiree_page(id_hash)]);
         if page.len() >= RETIREES_PER_PAGE {
             page.remove(0);
         }
-        page.push((hash, incarnation));
-        self.meta.inventory.retirees |= 1 << retiree_page(hash);
+        page.push(Retiree { id_hash, incarnation, end });
+        self.meta.inventory.retirees |= 1 << retiree_page(id_hash);
     }
 
-    /// Whether this incarnation may never register again.
-    pub fn is_retired(&self, id: &ExecutorId, incarnation: Incarnation) -> bool {
-        let hash = hash_of(id);
-        self.retirees[retiree_page(hash)].contains(&(hash, incarnation))
+    /// How this incarnation ended, if it did: then it may never register again.
+    pub fn retirement(&self, id: &ExecutorId, incarnation: Incarnation) -> Option<End> {
+        let id_hash = hash_of(id);
+        let page = &self.retirees[retiree_page(id_hash)];
+        page.iter().find(|it| it.id_hash == id_hash && it.incarnation == incarnation).map(|it| it.end)
     }
 
     /// The bucket that remembers retired incarnations of an id.
@@ -237,9 +247,16 @@ impl State {
         retiree_page(hash_of(id)) as u32
     }
 
-    /// Whether two states share a shard page's allocation: then no shard of it changed between them.
-    pub fn shares_shard_page(&self, other: &State, page: usize) -> bool {
+    fn shares_shard_page(&self, other: &State, page: usize) -> bool {
         matches!((self.shards.get(page), other.shards.get(page)), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
+    }
+
+    /// Whether two states share every page: then they differ in `meta` at the most.
+    pub fn shares_all_pages(&self, other: &State) -> bool {
+        fn all<T>(a: &[Arc<T>], b: &[Arc<T>]) -> bool {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+        }
+        all(&self.executors, &other.executors) && all(&self.shards, &other.shards) && all(&self.retirees, &other.retirees)
     }
 
     /// The shards whose record differs from that in `before`, ascending, with both records. Looks only at pages that changed.

@@ -1,0 +1,324 @@
+//! What a turn drafts, in this order: what ended, what was asked, what is free, and who gets it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::assignment::command::{Cause, Command, Notice};
+use crate::assignment::planner::{self, Member, NOBODY, Role};
+use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish};
+use crate::assignment::state::State;
+use crate::types::{BootInstant, ExecutorId, ShardId, Slot};
+
+use super::draft::{Draft, Page};
+use super::{Destination, Engine, InFlight, Phase};
+
+impl Engine {
+    pub(super) fn turn(&mut self, now: BootInstant, commands: &mut Vec<Command>) {
+        self.draft(now, commands);
+        let latest = now.after(self.settings.turn_interval);
+        self.due = if self.in_flight.is_some() { latest } else { latest.min(self.alarm.max(now)).max(self.retry.0.min(latest)) };
+    }
+
+    fn draft(&mut self, now: BootInstant, commands: &mut Vec<Command>) {
+        if self.in_flight.is_some() || now < self.retry.0 || !self.believes(now) {
+            return;
+        }
+        match self.phase {
+            Phase::Starting => return self.first_commit(commands),
+            Phase::Closed => return,
+            Phase::Open => {}
+        }
+        let waits = !self.queue.is_empty() || !self.shown_epochs.is_empty();
+        if !waits && !self.attention && now < self.alarm {
+            return;
+        }
+
+        let state = Arc::clone(&self.state);
+        let mut draft = Draft::new(&state, self.settings.max_pages_per_commit);
+        self.draft_shown_epochs(&mut draft);
+        self.draft_ended_leases(now, &mut draft);
+        self.draft_calls(now, &mut draft, commands);
+        self.draft_leaving(&mut draft);
+        self.draft_free_shards(now, &mut draft);
+        self.draft_plan(now, &mut draft);
+        self.draft_deletions(&mut draft);
+        self.draft_lease_length(now, &mut draft);
+
+        self.attention = draft.is_full();
+        self.set_alarm(now);
+        let changed = draft.is_changed();
+        let (next, outbox) = draft.finish();
+        if changed {
+            let changes = next.changes_since(self.revision.map(|_| &*state));
+            self.in_flight = Some(InFlight { next, outbox });
+            commands.push(Command::Commit { expected: self.revision, changes });
+        } else {
+            self.answer_due(now, outbox.due, commands);
+            for (request, renewal) in outbox.renewals {
+                self.renew(now, request, renewal, commands);
+            }
+        }
+    }
+
+    /// A leader's first commit: raises the term, and says who it is.
+    fn first_commit(&mut self, commands: &mut Vec<Command>) {
+        let mut next = State::clone(&self.state);
+        let lease_ttl_ms = self.settings.lease_ttl.as_millis() as u64;
+        next.meta.term = next.meta.term.next(self.takeover.unix_ms);
+        next.meta.token = self.takeover.token;
+        next.meta.attempt = 1;
+        next.meta.lease_ttl_ms = next.meta.lease_ttl_ms.max(lease_ttl_ms);
+        let changes = next.changes_since(self.revision.map(|_| &*self.state));
+        self.in_flight = Some(InFlight { next, outbox: Default::default() });
+        commands.push(Command::Commit { expected: self.revision, changes });
+    }
+
+    /// The earliest deadline that is still to come; those that are over were just dealt with.
+    fn set_alarm(&mut self, now: BootInstant) {
+        let contacts = self.contacts.values().filter_map(|contact| contact.next_deadline());
+        let own = [self.settle_until, self.held_until, self.longer_leases_end].into_iter().flatten();
+        let alarm = contacts.chain(own).filter(|&deadline| deadline > now).min();
+        self.alarm = alarm.unwrap_or(BootInstant(Duration::MAX));
+    }
+
+    /// **L1, expiry first.** Whose lease is over is gone, and from here on not renewed.
+    fn draft_ended_leases(&mut self, now: BootInstant, draft: &mut Draft) {
+        for (&slot, contact) in &mut self.contacts {
+            let Some(record) = draft.next().executor(slot).filter(|record| record.standing != Standing::Gone).cloned() else {
+                continue;
+            };
+            let over = contact.lease.is_some_and(|lease| !lease.is_ending() && now >= lease.ends());
+            if !over || !draft.reserve([Page::of_slot(slot), Page::of_retiree(&record.id)]) {
+                continue;
+            }
+            if contact.lease.as_mut().is_some_and(|lease| lease.begin_ending(now)) {
+                let (id, incarnation, shards) = (record.id.clone(), record.incarnation, contact.shards());
+                draft.retire(&id, incarnation, End::Over);
+                draft.set_executor(slot, Some(ExecutorRecord { standing: Standing::Gone, leaving: false, ..record }));
+                draft.outbox.notices.push(Notice::Lapsed { id, incarnation, shards });
+            }
+        }
+    }
+
+    fn draft_leaving(&mut self, draft: &mut Draft) {
+        for (&slot, _) in self.contacts.iter().filter(|(_, contact)| contact.leaving) {
+            if let Some(record) =
+                draft.next().executor(slot).filter(|record| !record.leaving && record.standing == Standing::Present)
+            {
+                let record = ExecutorRecord { leaving: true, ..record.clone() };
+                draft.set_executor(slot, Some(record));
+            }
+        }
+    }
+
+    /// **L6, per shard; P3.** Takes shards from owners that are gone, that confirmed, or whose time for stopping or starting is over.
+    fn draft_free_shards(&mut self, now: BootInstant, draft: &mut Draft) {
+        let sluggish_until = now.after(self.longest_lease() * 2);
+        for (&slot, contact) in &mut self.contacts {
+            let Some(record) = draft.next().executor(slot) else { continue };
+            let (id, standing) = (record.id.clone(), record.standing);
+            let successor = (standing != Standing::Present).then(|| draft.next().present(&id)).flatten();
+            let succession = successor.map(|(slot, _)| Destination { slot, succession: true });
+            if contact.sluggish_until.is_some_and(|until| until <= now) {
+                contact.sluggish_until = None;
+            }
+            if standing == Standing::Gone {
+                let cause = draft.outbox.ended.get(&slot).copied();
+                let cause = cause.unwrap_or(if succession.is_some() { Cause::Superseded } else { Cause::Crash });
+                for shard in contact.owned() {
+                    let known = contact.releasing.contains_key(&shard);
+                    if !draft.free_shard(shard, (!known).then_some(cause)) {
+                        break;
+                    }
+                    self.destinations.extend(succession.map(|destination| (shard, destination)));
+                }
+                continue;
+            }
+            for (&shard, release) in &contact.releasing {
+                let timed_out = release.free_at.is_some_and(|free_at| free_at <= now);
+                if (release.confirmed || timed_out) && draft.free_shard(shard, None) && !release.confirmed {
+                    draft.outbox.notices.push(Notice::ReleaseTimedOut { shard, id: id.clone() });
+                }
+            }
+            if standing == Standing::Superseded {
+                for shard in contact.desired() {
+                    if !draft.release_shard(shard, Cause::Superseded) {
+                        break;
+                    }
+                    self.destinations.extend(succession.map(|destination| (shard, destination)));
+                }
+                continue;
+            }
+            for (&shard, _) in contact.unadmitted.iter().filter(|(_, deadline)| **deadline <= now) {
+                if draft.release_shard(shard, Cause::NotAdmitted) {
+                    self.avoid.insert(shard, slot);
+                    self.destinations.remove(&shard);
+                    contact.sluggish_until = Some(sluggish_until);
+                    draft.outbox.notices.push(Notice::NotAdmitted { shard, id: id.clone() });
+                }
+            }
+        }
+    }
+
+    /// Asks the planner, and drafts what its plan makes possible now: free shards are granted, running ones are asked back.
+    fn draft_plan(&mut self, now: BootInstant, draft: &mut Draft) {
+        self.notes.clear();
+        self.held_until = self.held_until.filter(|&until| now < until);
+        if self.held_until.is_some() {
+            self.notes.push("nothing is granted: an executor came from another cluster, whose leases may still run".to_owned());
+            return;
+        }
+        self.settle_until = self.settle_until.filter(|&until| now < until);
+        if self.settle_until.is_none() {
+            self.contacts.values_mut().for_each(|contact| contact.established = true);
+        }
+
+        let members = self.members(draft.next());
+        let (homes, landing) = self.homes(draft.next(), &members);
+        let input =
+            planner::Input { members: &members, homes: &homes, threshold: self.settings.rebalance_threshold, avoid: &self.avoid };
+        let (plan, report) = planner::plan(&input);
+        self.notes.extend(report.lines());
+
+        let settling = self.settle_until.is_some() || !draft.outbox.joined.is_empty();
+        let takes = |member: &&Member| member.role == Role::Takes;
+        let established = members.iter().filter(takes).any(|it| self.contacts.get(&it.slot).is_some_and(|it| it.established));
+        let unheard = members.iter().filter(|it| self.contacts.get(&it.slot).is_some_and(|it| !it.heard)).count();
+        if settling {
+            self.notes.push("joins are being gathered: running shards stay where they are for the settle time".to_owned());
+        }
+        if unheard > 0 {
+            self.notes.push(format!("{unheard} executors were not heard by this leader yet: no move for balance until then"));
+        }
+
+        let moved = |shard: &ShardId| plan.moves.binary_search_by_key(shard, |it| it.shard).is_ok();
+        let landing = landing.into_iter().filter(|(shard, _)| !moved(shard));
+        let moves = plan.moves.iter().map(|it| (it.shard, it.to));
+        for (shard, to) in moves.chain(landing) {
+            let to = members[to as usize].slot;
+            let record = draft.next().shard(shard);
+            match record.state {
+                ShardState::Unassigned => {
+                    let succession = self.destinations.get(&shard).is_some_and(|it| it.succession && it.slot == to);
+                    let cause = draft.outbox.causes.get(&shard).copied().or(self.unserved.get(shard));
+                    let cause = cause.unwrap_or(Cause::Startup);
+                    let fresh = matches!(cause, Cause::Startup | Cause::LeaderChange);
+                    if settling && !succession && (fresh || !established) {
+                        continue;
+                    }
+                    if !draft.grant_shard(shard, to) {
+                        break;
+                    }
+                    if !fresh && !succession {
+                        *draft.outbox.moved.entry(cause).or_default() += 1;
+                    }
+                }
+                ShardState::Held(_) => {
+                    let home = homes[shard.0 as usize];
+                    let Some(home) = members.get(home as usize) else { continue };
+                    let cause = if home.role == Role::Leaves { Cause::Drain } else { Cause::Rebalance };
+                    if settling || (unheard > 0 && cause == Cause::Rebalance) {
+                        continue;
+                    }
+                    if !draft.release_shard(shard, cause) {
+                        break;
+                    }
+                    self.destinations.insert(shard, Destination { slot: to, succession: false });
+                }
+                ShardState::Releasing(_) => {
+                    self.destinations.insert(shard, Destination { slot: to, succession: false });
+                }
+            }
+        }
+    }
+
+    /// The registered incarnations, as the planner sees them.
+    fn members(&mut self, state: &State) -> Vec<Member> {
+        let suspect =
+            |slot: Slot| self.contacts.get(&slot).is_some_and(|contact| !contact.healthy || contact.sluggish_until.is_some());
+        let heard = |slot: Slot| self.contacts.get(&slot).is_none_or(|contact| contact.heard);
+        let present: Vec<(Slot, &ExecutorRecord)> =
+            state.executors().filter(|(_, record)| record.standing == Standing::Present).collect();
+        let open: Vec<Slot> = present
+            .iter()
+            .filter(|(slot, record)| record.wish == Wish::None && !record.leaving && heard(*slot))
+            .map(|(slot, _)| *slot)
+            .collect();
+        let suspects = open.iter().filter(|slot| suspect(**slot)).count();
+        // A probe that fails everywhere says more about the prober than about the probed.
+        let ignored = suspects * 2 > open.len();
+        let role = |slot: Slot, record: &ExecutorRecord| match record.wish {
+            Wish::Drain => Role::Leaves,
+            _ if record.leaving => Role::Leaves,
+            Wish::Cordon => Role::Keeps,
+            Wish::None if !heard(slot) || (suspect(slot) && !ignored) => Role::Keeps,
+            Wish::None => Role::Takes,
+        };
+        let members = present.iter().map(|&(slot, record)| Member {
+            slot,
+            id: record.id.clone(),
+            weight: record.weight,
+            role: role(slot, record),
+        });
+        let members = members.collect();
+        if ignored && suspects > 0 {
+            self.notes
+                .push(format!("{suspects} of {} executors are suspect: more than half, so suspicion is ignored", open.len()));
+        }
+        members
+    }
+
+    /// Where each shard is, or is on its way to, as an index into `members`; and the free ones among the latter.
+    fn homes(&self, state: &State, members: &[Member]) -> (Vec<u32>, Vec<(ShardId, u32)>) {
+        let mut index = vec![NOBODY; state.slots() as usize];
+        for (at, member) in members.iter().enumerate() {
+            index[member.slot.0 as usize] = at as u32;
+        }
+        let at = |slot: Slot| index.get(slot.0 as usize).copied().unwrap_or(NOBODY);
+        let successor = |id: &ExecutorId| members.iter().position(|member| member.id == *id).map_or(NOBODY, |at| at as u32);
+        let destination = |shard: ShardId| {
+            let Some(destination) = self.destinations.get(&shard) else { return NOBODY };
+            let home = match (at(destination.slot), state.executor(destination.slot)) {
+                (NOBODY, Some(record)) => successor(&record.id),
+                (home, _) => home,
+            };
+            let takes = members.get(home as usize).is_some_and(|member| member.role == Role::Takes);
+            if takes || destination.succession { home } else { NOBODY }
+        };
+        let mut landing = Vec::new();
+        let homes = state.shards().map(|(shard, record)| match record.state {
+            ShardState::Held(slot) => at(slot),
+            ShardState::Releasing(_) => destination(shard),
+            ShardState::Unassigned => {
+                let home = destination(shard);
+                if home != NOBODY {
+                    landing.push((shard, home));
+                }
+                home
+            }
+        });
+        let homes = homes.collect();
+        (homes, landing)
+    }
+
+    /// Records that nobody needs any more: gone, without a shard, and without an operator's wish.
+    fn draft_deletions(&mut self, draft: &mut Draft) {
+        for (&slot, contact) in &self.contacts {
+            let gone = |record: &&ExecutorRecord| record.standing == Standing::Gone && record.wish == Wish::None;
+            let Some(_) = draft.next().executor(slot).filter(gone) else { continue };
+            if contact.owned().all(|shard| draft.next().shard(shard).owner() != Some(slot)) {
+                draft.set_executor(slot, None);
+            }
+        }
+    }
+
+    /// **L8, new leader.** Once the longer leases of an earlier leader are over, ours are the longest.
+    fn draft_lease_length(&mut self, now: BootInstant, draft: &mut Draft) {
+        if self.longer_leases_end.is_some_and(|end| end <= now) {
+            let lease_ttl_ms = self.settings.lease_ttl.as_millis() as u64;
+            if draft.next().meta.lease_ttl_ms > lease_ttl_ms {
+                draft.change_meta(|meta| meta.lease_ttl_ms = lease_ttl_ms);
+            }
+        }
+    }
+}
