@@ -64,8 +64,8 @@ impl Engine {
     fn renewed(&mut self, now: BootInstant, renewal: Renewal) -> Result<LeaseAnswer, Refusal> {
         let Renewal { id, incarnation, cluster_id, mark, claim, leaving, storage_epochs: _ } = renewal;
         self.check_cluster(cluster_id)?;
-        let slot = match self.present.get(&id) {
-            Some(&slot) if self.contact(slot, incarnation).is_some() => slot,
+        let slot = match self.present.get(&id).copied() {
+            Some(slot) if self.contact(slot, incarnation).is_some() => slot,
             Some(_) => {
                 // L13: refused for ever; but what it says that it stopped, it stopped.
                 if let Some((slot, _)) = self.state.incarnation(&id, incarnation) {
