@@ -135,8 +135,9 @@ impl Engine {
                 continue;
             }
             for (&shard, release) in &contact.releasing {
-                let timed_out = release.free_at.is_some_and(|free_at| free_at <= now);
-                if (release.confirmed || timed_out) && draft.free_shard(shard, None) && !release.confirmed {
+                let timed_out = !release.confirmed && release.free_at.is_some_and(|free_at| free_at <= now);
+                let freed = (release.confirmed || timed_out) && draft.free_shard(shard, None);
+                if freed && timed_out {
                     draft.outbox.notices.push(Notice::ReleaseTimedOut { shard, id: id.clone() });
                 }
             }
