@@ -1,0 +1,208 @@
+//! Taking over, and being late.
+
+use std::time::Duration;
+
+use super::rig::*;
+use crate::assignment::command::{Answer, Command, Notice, Refusal};
+use crate::assignment::event::{Event, Renewal, Settings};
+use crate::holdings::Holdings;
+use crate::types::{Revision, Term, Version};
+
+
+/// The same store under a new leader, an hour later; executors live on with what they hold.
+fn successor(rig: &Rig, settings: Settings, unix_ms: u64) -> Rig {
+    let mut next = Rig::starting(
+        settings,
+        takeover(rig.state().meta.number_of_shards, unix_ms),
+        Some((Revision(rig.revision), rig.state().clone())),
+    );
+    next.executors = rig.executors.clone();
+    next
+}
+
+#[test]
+fn the_first_commit_raises_the_term_and_nothing_is_answered_before_it() {
+    let mut rig = Rig::starting(settings(), takeover(3000, TERM), None);
+    let commands = rig.register(rig.registration("a", 11, "http://a:1"));
+    assert_eq!(replies(&commands), [Err(Refusal::NotReady)]);
+    let commands = rig.turn();
+    let [Command::Commit { expected: None, changes }] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!((changes.meta.term, changes.meta.attempt, changes.meta.lease_ttl_ms), (Term(TERM), 1, 10_000));
+    assert!(changes.shards.is_empty(), "pages that hold nothing but defaults are not written");
+    assert_eq!(kinds(&rig.commit()), ["publish"]);
+    assert_eq!(rig.turn(), [], "the port is closed: nothing to do");
+    assert_eq!(rig.step(Event::PortOpened), []);
+    assert_eq!(rig.turn(), []);
+}
+
+#[test]
+fn a_new_leader_moves_nothing_just_because_it_is_new() {
+    let mut rig = Rig::new(30);
+    for (name, incarnation) in [("a", 11), ("b", 21), ("c", 31)] {
+        rig.join(name, incarnation);
+    }
+    rig.pass(SETTLE);
+    let owners = rig.owners();
+    let mut next = successor(&rig, settings(), TERM + 500);
+    let commands = next.open();
+    assert_eq!(kinds(&commands), ["connect", "send"].repeat(3), "it tells its term to those who have something");
+    let revision = next.revision;
+    next.pass(LEASE * 3);
+    assert_eq!(next.owners(), owners, "same owners at the same epochs");
+    assert_eq!(next.revision, revision, "and not a write");
+    assert_eq!(next.state().meta.term, Term(TERM + 500));
+}
+
+#[test]
+fn terms_grow_also_where_the_wall_clock_went_back() {
+    let mut rig = Rig::new(1);
+    rig.join("a", 11);
+    let mut next = successor(&rig, settings(), 5);
+    next.open();
+    assert_eq!(next.state().meta.term, Term(TERM + 1));
+}
+
+#[test]
+fn l8_nobodys_lease_ends_earlier_than_a_full_lease_after_the_port_opened() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.pass(SETTLE);
+    let mut next = successor(&rig, settings(), TERM + 1);
+    next.executors.get_mut("a").expect("a").deaf = true;
+    assert_eq!(kinds(&next.turn()), ["commit"]);
+    next.commit();
+    for _ in 0..300 {
+        next.now = next.now.after(TICK);
+        assert_eq!(next.turn(), [], "before the port is open nobody can renew, so nobody is late");
+    }
+    next.step(Event::PortOpened);
+    next.pass(LEASE + MARGIN - TICK);
+    assert_eq!(next.count("a"), 2);
+    next.pass(TICK * 2);
+    assert_eq!(next.count("a"), 0);
+}
+
+#[test]
+fn l8_a_shorter_lease_waits_until_the_longer_one_has_run_out() {
+    let minute = Settings { lease_ttl: Duration::from_secs(60), ..settings() };
+    let mut rig = Rig::with(minute, 2);
+    rig.join("a", 11);
+    rig.join("b", 21);
+    rig.pass(SETTLE);
+    let quarter = Settings { lease_ttl: Duration::from_secs(15), ..settings() };
+    let mut next = successor(&rig, quarter.clone(), TERM + 1);
+    next.open();
+    next.executors.get_mut("a").expect("a").deaf = true;
+    assert_eq!(next.state().meta.lease_ttl_ms, 60_000);
+    next.pass(Duration::from_secs(60));
+    assert_eq!(next.count("a"), 1, "it may count on what the old leader gave it");
+    next.pass(Duration::from_secs(2));
+    assert_eq!((next.count("a"), next.count("b")), (0, 2));
+    assert_eq!(next.state().meta.lease_ttl_ms, 15_000, "from here on ours is the longest");
+    // And the leader after it need not wait for a minute.
+    let mut third = successor(&next, quarter, TERM + 2);
+    third.open();
+    third.executors.get_mut("b").expect("b").deaf = true;
+    third.pass(Duration::from_secs(16));
+    assert_eq!(third.count("b"), 0);
+}
+
+#[test]
+fn l4_past_its_belief_a_leader_answers_and_takes_nothing() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.join("b", 21);
+    rig.pass(SETTLE);
+    rig.engine.believe_until(Some(rig.now.after(TICK)));
+    let renewal = rig.renewal(&rig.executors["a"].clone());
+    assert!(matches!(&replies(&rig.renew(renewal.clone()))[..], [Ok(Answer::Lease(_))]));
+    rig.now = rig.now.after(TICK);
+    assert_eq!(replies(&rig.renew(renewal)), [Err(Refusal::LeadershipLost)]);
+    rig.now = rig.now.after(LEASE * 2);
+    assert_eq!(kinds(&rig.turn()).iter().filter(|kind| **kind == "commit").count(), 0);
+}
+
+#[test]
+fn l9_p10_a_leader_that_was_stopped_declares_nobody_dead_for_what_it_did_not_read() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.join("b", 21);
+    rig.pass(SETTLE);
+    rig.now = rig.now.after(LEASE * 3);
+    let commands = rig.turn();
+    assert!(matches!(&notices(&commands)[..], [Notice::Stalled { delay }] if *delay > LEASE * 2), "{commands:?}");
+    assert_eq!(kinds(&commands), ["notice"]);
+    assert!(rig.overview().executors.iter().all(|it| it.lease_remaining > LEASE / 2));
+    assert!(rig.renew_as("a").is_ok());
+    rig.executors.get_mut("b").expect("b").deaf = true;
+    rig.pass(LEASE + MARGIN);
+    assert_eq!((rig.count("a"), rig.count("b")), (2, 0), "who is really dead is found out all the same");
+}
+
+#[test]
+fn l10_whoever_has_seen_a_higher_version_is_answered_only_under_a_term_above_it() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.pass(SETTLE);
+    let a = rig.executors["a"].clone();
+    let shown = version(TERM + 40, 3);
+    assert_eq!(rig.renew(Renewal { mark: shown, ..rig.renewal(&a) }), []);
+    let commands = rig.settle();
+    let [Ok(Answer::Lease(answer))] = &replies(&commands)[..] else { panic!("{commands:?}") };
+    assert!(answer.version > shown, "{:?}", answer.version);
+    assert!(notices(&commands).contains(&Notice::TermRaised { shown }));
+    assert_eq!(rig.state().meta.term, Term(TERM + 41));
+
+    let request = rig.request();
+    rig.step(Event::Heard(request, version(TERM + 90, 1)));
+    let commands = rig.settle();
+    assert!(matches!(&replies(&commands)[..], [Ok(Answer::Current(Version { term: Term(term), .. }))] if *term == TERM + 91));
+    let request = rig.request();
+    rig.step(Event::Heard(request, version(u64::MAX, 1)));
+    assert!(matches!(&replies(&rig.settle())[..], [Err(Refusal::InvalidArgument(_))]), "that leaves no room to grow");
+    let request = rig.request();
+    rig.step(Event::Heard(request, version(TERM, 1)));
+    assert!(matches!(&replies(&rig.settle())[..], [Ok(Answer::Current(_))]), "an older one changes nothing");
+}
+
+#[test]
+fn a_handoff_that_a_leader_began_is_ended_by_the_next_one() {
+    let mut rig = Rig::new(1);
+    rig.join("a", 11);
+    rig.pass(SETTLE);
+    rig.join("b", 21);
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    rig.wish("a", crate::assignment::record::Wish::Drain);
+    rig.now = rig.now.after(SETTLE);
+    rig.settle();
+    assert_eq!(rig.owners(), [format!("~a={TERM}")]);
+    let mut next = successor(&rig, settings(), TERM + 7);
+    next.open();
+    next.settle();
+    assert_eq!(next.owners(), [format!("~a={TERM}")]);
+    // What a says under the old leader's word does not confirm under the new one's: its release is a new one.
+    let old_mark = rig.version();
+    let mut a = next.executors["a"].clone();
+    (a.mark, a.held) = (old_mark, Holdings::default());
+    next.renew(next.renewal(&a));
+    next.settle();
+    assert_eq!(next.owners(), [format!("~a={TERM}")]);
+    a.mark = next.version();
+    next.renew(next.renewal(&a));
+    let _ = next.renew_as("b");
+    next.pass(SETTLE);
+    assert_eq!(next.owners(), [format!("b={}", TERM + 7)]);
+}
+
+#[test]
+fn nothing_new_goes_to_an_executor_that_this_leader_has_not_heard() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.join("b", 21);
+    // Nothing granted yet when the leader goes.
+    let mut next = successor(&rig, settings(), TERM + 7);
+    next.executors.get_mut("a").expect("a").deaf = true;
+    next.open();
+    next.pass(SETTLE * 4);
+    assert_eq!((next.count("a"), next.count("b")), (0, 2));
+}

@@ -1,0 +1,6 @@
+//! Exact command lists: an engine is told what happened and must answer with these commands and no others.
+
+mod calls;
+mod handoff;
+mod leadership;
+mod rig;
