@@ -203,8 +203,9 @@ impl Engine {
         let away =
             draft.next().executors().find(|(_, it)| it.id == *id && it.standing == Standing::Gone && it.wish != Wish::None);
         let away = away.map(|(slot, record)| (slot, record.clone()));
-        let pages = [Some(slot), old.as_ref().map(|it| it.0), away.as_ref().map(|it| it.0)];
-        if !draft.reserve(pages.into_iter().flatten().map(Page::of_slot).chain([Page::of_retiree(id)])) {
+        let slots = [Some(slot), old.as_ref().map(|it| it.0), away.as_ref().map(|it| it.0)];
+        let retiree = old.as_ref().map(|_| Page::of_retiree(id));
+        if !draft.reserve(slots.into_iter().flatten().map(Page::of_slot).chain(retiree)) {
             return Drafted::Full;
         }
         let wish = old.as_ref().or(away.as_ref()).map_or(Wish::None, |(_, record)| record.wish);

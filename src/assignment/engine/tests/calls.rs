@@ -84,7 +84,9 @@ fn renewals_are_answered_at_once_and_write_nothing() {
 
     let digest = Claim::Digest(rig.executors["a"].held.digest());
     let commands = rig.renew(Renewal { claim: digest, ..renewal.clone() });
-    assert!(matches!(&replies(&commands)[..], [Ok(Answer::Lease(answer))] if answer.assignment.is_none() && !answer.claim_wanted));
+    assert!(
+        matches!(&replies(&commands)[..], [Ok(Answer::Lease(answer))] if answer.assignment.is_none() && !answer.claim_wanted)
+    );
     let commands = rig.renew(Renewal { claim: Claim::Digest(4711), ..renewal });
     assert!(matches!(&replies(&commands)[..], [Ok(Answer::Lease(answer))] if answer.assignment.is_some() && answer.claim_wanted));
     rig.pass(LEASE * 5);
@@ -127,7 +129,8 @@ fn l13_a_new_incarnation_at_the_same_address_goes_on_at_once_with_the_same_shard
     let commands = rig.join_at("a", 12, "http://a:1");
     let moved = notices(&commands).iter().any(|notice| matches!(notice, Notice::Moved { .. }));
     assert!(!moved, "{commands:?}");
-    let expected: Vec<String> = before.iter().map(|owner| owner.replace(&format!("a={TERM}"), &format!("a={}", TERM + 1))).collect();
+    let expected: Vec<String> =
+        before.iter().map(|owner| owner.replace(&format!("a={TERM}"), &format!("a={}", TERM + 1))).collect();
     assert_eq!(rig.owners(), expected, "no move, and epochs of a's shards alone have grown");
     assert_eq!(rig.state().executors().count(), 2, "the old incarnation has left the state");
 }
@@ -162,9 +165,10 @@ fn l13_a_new_incarnation_elsewhere_gets_the_shards_when_the_old_lease_ends() {
     rig.join("a", 11);
     rig.pass(SETTLE);
     rig.join("a", 12);
-    rig.pass(LEASE);
+    // The old process renewed last within the second before.
+    rig.pass(LEASE - std::time::Duration::from_secs(1));
     assert_eq!(rig.owners(), [format!("~a={TERM}"), format!("~a={TERM}")]);
-    rig.pass(MARGIN * 2);
+    rig.pass(std::time::Duration::from_secs(1) + MARGIN);
     assert_eq!(rig.owners(), [format!("a={}", TERM + 1), format!("a={}", TERM + 1)]);
 }
 
@@ -280,7 +284,11 @@ fn l12_who_comes_from_another_cluster_holds_all_grants_back_for_a_lease() {
     let registration = crate::assignment::event::Registration { before, ..rig.registration("a", 11, "http://a:1") };
     rig.register(registration);
     let commands = rig.settle();
-    assert!(notices(&commands).iter().any(|it| matches!(it, Notice::ForeignCluster { held_back, .. } if *held_back == LEASE + MARGIN)));
+    assert!(
+        notices(&commands)
+            .iter()
+            .any(|it| matches!(it, Notice::ForeignCluster { held_back, .. } if *held_back == LEASE + MARGIN))
+    );
     let executor = Executor {
         id: id("a"),
         incarnation: Incarnation(11),

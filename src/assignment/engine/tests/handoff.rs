@@ -11,9 +11,9 @@ fn grants_wait_for_the_settle_time_and_are_sent_only_when_durable() {
     let mut rig = Rig::new(2);
     rig.join("a", 11);
     assert_eq!(rig.owners(), ["-", "-"], "joins are gathered");
-    rig.now = rig.now.after(SETTLE);
-    let commands = rig.turn();
-    assert_eq!(kinds(&commands), ["commit"]);
+    let joined = rig.now;
+    assert_eq!(kinds(&rig.turn_until_commit()), ["commit"]);
+    assert_eq!(rig.now, joined.after(SETTLE), "to the moment");
     let commands = rig.commit();
     let [Command::Publish(_), Command::Send(assignment)] = &commands[..] else { panic!("{commands:?}") };
     assert_eq!(*assignment.holdings, held(&[(0, TERM), (1, TERM)]));
@@ -27,8 +27,7 @@ fn p3_a_shard_moves_only_after_its_owner_confirmed_and_at_a_higher_epoch() {
     rig.pass(SETTLE);
     rig.executors.get_mut("a").expect("a").deaf = true;
     rig.join("b", 21);
-    rig.now = rig.now.after(SETTLE);
-    assert_eq!(kinds(&rig.turn()), ["commit"]);
+    assert_eq!(kinds(&rig.turn_until_commit()), ["commit"]);
     let commands = rig.commit();
     assert_eq!(kinds(&commands), ["publish", "send"], "a is told to stop, b nothing");
     let owners = rig.owners();
@@ -165,7 +164,9 @@ fn a_shard_that_runs_no_more_at_its_owner_counts_as_not_started() {
     let mut a = rig.executors["a"].clone();
     a.held = held(&[(0, TERM)]);
     let commands = rig.renew(rig.renewal(&a));
-    assert!(matches!(&replies(&commands)[..], [Ok(Answer::Lease(answer))] if answer.assignment.as_ref().map(Holdings::len) == Some(2)));
+    assert!(
+        matches!(&replies(&commands)[..], [Ok(Answer::Lease(answer))] if answer.assignment.as_ref().map(Holdings::len) == Some(2))
+    );
     assert_eq!(rig.engine.statistics().unserved[&Cause::NotAdmitted], 1);
     rig.renew_as("a").expect("renewed");
     assert_eq!(rig.engine.statistics().unserved.values().sum::<u32>(), 0);
@@ -313,8 +314,7 @@ fn many_executors_in_one_pass() {
     }
     assert_eq!(kinds(&rig.turn()), ["commit"]);
     assert_eq!(replies(&rig.commit()).len(), 300);
-    rig.now = rig.now.after(SETTLE);
-    assert_eq!(kinds(&rig.turn()), ["commit"]);
+    assert_eq!(kinds(&rig.turn_until_commit()), ["commit"]);
     assert_eq!(kinds(&rig.commit()).iter().filter(|kind| **kind == "send").count(), 300);
     assert!(names.iter().all(|name| rig.count(name) == 2));
 }

@@ -8,7 +8,6 @@ use crate::assignment::event::{Event, Renewal, Settings};
 use crate::holdings::Holdings;
 use crate::types::{Revision, Term, Version};
 
-
 /// The same store under a new leader, an hour later; executors live on with what they hold.
 fn successor(rig: &Rig, settings: Settings, unix_ms: u64) -> Rig {
     let mut next = Rig::starting(

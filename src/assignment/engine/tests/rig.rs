@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::assignment::Engine;
 use crate::assignment::check;
 use crate::assignment::command::{Answer, Command, LeaseAnswer, Notice, Overview, Refusal, Reply};
 use crate::assignment::event::{Claim, Departure, Event, Registration, Renewal, RequestId, Settings, Takeover};
 use crate::assignment::record::Wish;
 use crate::assignment::state::State;
-use crate::assignment::Engine;
 use crate::holdings::Holdings;
 use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Term, Token, Version};
 
@@ -152,6 +152,19 @@ impl Rig {
 
     pub fn turn(&mut self) -> Vec<Command> {
         self.step(Event::Turn)
+    }
+
+    /// Turns, each when it is due, until one asks for a commit; its commands.
+    pub fn turn_until_commit(&mut self) -> Vec<Command> {
+        for _ in 0..1000 {
+            self.now = self.now.max(self.engine.next_turn());
+            let commands = self.turn();
+            if !commands.is_empty() {
+                assert!(kinds(&commands).contains(&"commit"), "{commands:?}");
+                return commands;
+            }
+        }
+        panic!("no commit in sight");
     }
 
     /// The commit in flight lands.
