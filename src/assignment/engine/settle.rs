@@ -7,7 +7,7 @@ use crate::assignment::command::{Assignment, Cause, Command, Notice, Peer, Refus
 use crate::assignment::lease::Lease;
 use crate::assignment::record::{ExecutorRecord, ShardRecord, ShardState, Standing};
 use crate::assignment::state::State;
-use crate::types::{BootInstant, Revision, ShardId, Slot};
+use crate::types::{BootInstant, Incarnation, Revision, ShardId, Slot};
 
 use super::contact::{Contact, Release};
 use super::draft::Outbox;
@@ -149,26 +149,22 @@ impl Engine {
             if let Some(new) = new {
                 self.index_present(slot, new);
             }
-            let whom = |record: &ExecutorRecord| (record.incarnation, record.endpoint.clone());
-            if old.map(whom) == new.map(whom) {
-                continue;
-            }
-            if old.is_some() {
+            let (was, is) = (old.and_then(address), new.and_then(address));
+            if was != is && was.is_some() {
                 commands.push(Command::Disconnect(slot));
             }
-            let same_process = old.map(|it| it.incarnation) == new.map(|it| it.incarnation);
-            if !same_process {
+            if old.map(|it| it.incarnation) != new.map(|it| it.incarnation) {
                 self.contacts.remove(&slot);
                 self.avoid.retain(|_, avoided| *avoided != slot);
-            }
-            if let Some(new) = new {
-                let lease = Lease::until(self.lease_end(now));
-                let joined = outbox.joined.contains(&slot);
-                self.contacts.entry(slot).or_insert_with(|| Contact::new(new.incarnation, Some(lease), joined));
-                self.connect(slot, commands);
-                if same_process {
-                    moved.insert(slot);
+                if let Some(new) = new {
+                    let lease = Lease::until(self.lease_end(now));
+                    let joined = outbox.joined.contains(&slot);
+                    self.contacts.insert(slot, Contact::new(new.incarnation, Some(lease), joined));
                 }
+            }
+            if was != is && is.is_some() {
+                self.connect(slot, commands);
+                moved.extend(was.map(|_| slot));
             }
         }
         moved
@@ -239,4 +235,9 @@ impl Engine {
             holdings: Arc::new(self.contacts[&slot].assignment(&self.state)),
         }));
     }
+}
+
+/// Where a record's process can be reached; one that is gone cannot.
+fn address(record: &ExecutorRecord) -> Option<(Incarnation, &str)> {
+    (record.standing != Standing::Gone).then_some((record.incarnation, record.endpoint.as_str()))
 }

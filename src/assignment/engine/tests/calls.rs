@@ -249,7 +249,8 @@ fn an_operators_drain_belongs_to_the_id_and_survives_its_processes() {
     assert_eq!((rig.count("a"), rig.count("b")), (0, 4));
 
     rig.executors.get_mut("a").expect("a").deaf = true;
-    rig.pass(LEASE + MARGIN + SETTLE);
+    let commands = rig.pass(LEASE + MARGIN + SETTLE);
+    assert!(commands.contains(&Command::Disconnect(Slot(0))), "nobody is there to talk to");
     assert_eq!(rig.overview().executors[0].state, ExecutorState::Lapsed, "away, and remembered for the wish");
     rig.join("a", 12);
     rig.pass(SETTLE * 2);
