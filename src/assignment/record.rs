@@ -139,3 +139,63 @@ pub enum End {
     /// A newer incarnation took its place: the process must stop for good.
     Superseded,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(epoch: u64, state: ShardState) -> ShardRecord {
+        ShardRecord { epoch: Epoch(epoch), state }
+    }
+
+    const SLOT: Slot = Slot(3);
+
+    #[test]
+    fn a_grant_is_above_the_last_epoch_and_not_below_the_term() {
+        let granted = |epoch, term| record(epoch, ShardState::Unassigned).grant(SLOT, Term(term));
+        assert_eq!(granted(0, 100), record(100, ShardState::Held(SLOT)));
+        assert_eq!(granted(100, 100), record(101, ShardState::Held(SLOT)));
+        assert_eq!(granted(200, 100), record(201, ShardState::Held(SLOT)));
+    }
+
+    #[test]
+    fn a_shard_keeps_its_epoch_on_its_way_out() {
+        let held = record(7, ShardState::Held(SLOT));
+        assert_eq!(held.release(), record(7, ShardState::Releasing(SLOT)));
+        assert_eq!(held.release().free(), record(7, ShardState::Unassigned));
+        assert_eq!(held.free(), record(7, ShardState::Unassigned));
+        assert_eq!([held, held.release(), held.free()].map(|record| record.owner()), [Some(SLOT), Some(SLOT), None]);
+    }
+
+    #[test]
+    fn raising_lowers_nothing_and_leaves_the_owner() {
+        for state in [ShardState::Unassigned, ShardState::Held(SLOT), ShardState::Releasing(SLOT)] {
+            assert_eq!(record(7, state).raise(Epoch(9)), record(9, state));
+            assert_eq!(record(7, state).raise(Epoch(5)), record(7, state));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "freed before it is granted")]
+    fn a_held_shard_is_not_granted() {
+        let _ = record(7, ShardState::Held(SLOT)).grant(Slot(4), Term(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "freed before it is granted")]
+    fn a_shard_that_is_being_released_is_not_granted() {
+        let _ = record(7, ShardState::Releasing(SLOT)).grant(SLOT, Term(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "only a held shard")]
+    fn a_release_is_not_repeated() {
+        let _ = record(7, ShardState::Releasing(SLOT)).release();
+    }
+
+    #[test]
+    #[should_panic(expected = "only a held shard")]
+    fn what_nobody_owns_is_not_released() {
+        let _ = record(7, ShardState::Unassigned).release();
+    }
+}

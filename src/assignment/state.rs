@@ -95,6 +95,24 @@ pub enum Invalid {
         /// The slot that it names.
         slot: Slot,
     },
+    /// A page that is not as long as its place demands: then what comes after it stood at the wrong number.
+    #[error("page {page} of {kind} records has {found} where there must be {expected}")]
+    PageLength {
+        /// `shard` or `executor`.
+        kind: &'static str,
+        /// Which page.
+        page: usize,
+        /// Records found.
+        found: usize,
+        /// Records that belong there.
+        expected: usize,
+    },
+    /// Not one bucket of retired incarnations for each hash.
+    #[error("there are {found} pages of retirees where there must be {}", RETIREE_PAGES)]
+    RetireePages {
+        /// Pages found.
+        found: usize,
+    },
     /// The pages of shards do not add up to the shard count.
     #[error("there are {found} shard records where number_of_shards is {number_of_shards}")]
     ShardCount {
@@ -140,6 +158,19 @@ impl State {
         let found = shards.iter().map(Vec::len).sum();
         if found != meta.number_of_shards as usize {
             return Err(Invalid::ShardCount { found, number_of_shards: meta.number_of_shards });
+        }
+        let full = |kind, page, found, expected| {
+            if found == expected { Ok(()) } else { Err(Invalid::PageLength { kind, page, found, expected }) }
+        };
+        for (page, records) in shards.iter().enumerate() {
+            let left = (meta.number_of_shards as usize).saturating_sub(page * SHARDS_PER_PAGE);
+            full("shard", page, records.len(), left.min(SHARDS_PER_PAGE))?;
+        }
+        for (page, records) in executors.iter().enumerate() {
+            full("executor", page, records.len(), EXECUTORS_PER_PAGE)?;
+        }
+        if retirees.len() != RETIREE_PAGES {
+            return Err(Invalid::RetireePages { found: retirees.len() });
         }
         let state = State {
             meta,
@@ -247,6 +278,21 @@ impl State {
         retiree_page(hash_of(id)) as u32
     }
 
+    /// How many pages of executors there are.
+    pub(super) fn executor_pages(&self) -> usize {
+        self.executors.len()
+    }
+
+    /// The pages of shards.
+    pub(super) fn shard_pages(&self) -> &[Arc<ShardPage>] {
+        &self.shards
+    }
+
+    /// The pages of retirees.
+    pub(super) fn retiree_pages(&self) -> &[Arc<RetireePage>] {
+        &self.retirees
+    }
+
     fn shares_shard_page(&self, other: &State, page: usize) -> bool {
         matches!((self.shards.get(page), other.shards.get(page)), (Some(a), Some(b)) if Arc::ptr_eq(a, b))
     }
@@ -297,3 +343,6 @@ fn hash_of(id: &ExecutorId) -> u64 {
     let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     id.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, fold)
 }
+
+#[cfg(test)]
+mod tests;

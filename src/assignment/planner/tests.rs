@@ -66,7 +66,8 @@ fn a_share_of_1024_shards_on_three_is_307_to_376() {
 
 #[test]
 fn a_slack_that_is_a_whole_number_is_not_one_short() {
-    for (shards, threshold, slack) in [(340, 0.1, 34), (10, 0.3, 3), (100, 0.29, 29), (1000, 0.001, 1), (7, 1.0, 7), (9, 0.0, 0)]
+    for (shards, threshold, slack) in
+        [(340, 0.1, 34), (10, 0.3, 3), (100, 0.29, 29), (1000, 0.001, 1), (7, 1.0, 7), (10_000, 0.0157, 157), (9, 0.0, 0)]
     {
         let two = members(&[Takes, Takes]);
         let rests = run(&two, &homes(&[shards + slack, shards - slack], 0), threshold, &[]);

@@ -293,7 +293,6 @@ fn l12_who_comes_from_another_cluster_holds_all_grants_back_for_a_lease() {
     let executor = Executor {
         id: id("a"),
         incarnation: Incarnation(11),
-        endpoint: "http://a:1".into(),
         mark: Version::default(),
         held: Holdings::default(),
         slot: None,

@@ -88,7 +88,6 @@ pub fn notices(commands: &[Command]) -> Vec<Notice> {
 pub struct Executor {
     pub id: ExecutorId,
     pub incarnation: Incarnation,
-    pub endpoint: String,
     pub mark: Version,
     pub held: Holdings,
     pub slot: Option<Slot>,
@@ -283,7 +282,6 @@ impl Rig {
         let executor = Executor {
             id: id(name),
             incarnation: Incarnation(incarnation),
-            endpoint: endpoint.to_owned(),
             mark: Version::default(),
             held: Holdings::default(),
             slot: None,
