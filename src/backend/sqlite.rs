@@ -45,14 +45,16 @@ impl Database {
     /// [`Error::Unavailable`] where the directory does not exist or the file cannot be opened, written or locked in time;
     /// [`Error::Corrupt`] where it is no database, was cut to nothing after it had been led, or has the schema of a newer version.
     pub async fn open(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
-        let path = place(path)?;
+        let (path, created) = place(path)?;
         let deadline = tokio::time::Instant::now() + request_timeout;
         loop {
-            // Switching a fresh file to WAL does not wait for a process that does the same just now, whatever the busy time-out.
-            match Database::connect(&path, request_timeout).await {
-                Err(Failure::Sql(_, error))
-                    if result_code(&error) == Some(SQLITE_BUSY) && tokio::time::Instant::now() < deadline =>
-                {
+            let attempt = if !created && was_emptied(&path) {
+                Err(Failure::Emptied)
+            } else {
+                Database::connect(&path, request_timeout).await
+            };
+            match attempt {
+                Err(failure) if failure.may_pass() && tokio::time::Instant::now() < deadline => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(failure) => return Err(failure.of(&path)),
@@ -161,9 +163,20 @@ fn lock_timeout(request_timeout: Duration) -> Duration {
 enum Failure {
     Sql(&'static str, sqlx::Error),
     Schema(MigrateError),
+    Emptied,
 }
 
 impl Failure {
+    /// Whether another process that opens the same fresh file just now may be the cause: it creates the file empty, and switching it
+    /// to write-ahead logging waits for nobody, whatever the busy time-out.
+    fn may_pass(&self) -> bool {
+        match self {
+            Failure::Sql(_, error) => is_busy(error),
+            Failure::Schema(_) => false,
+            Failure::Emptied => true,
+        }
+    }
+
     fn of(self, path: &Path) -> Error {
         let corrupt = |reason| Error::Corrupt { record: format!("database file {}", path.display()), reason };
         match self {
@@ -177,6 +190,9 @@ impl Failure {
                 Failure::Sql("bringing the schema up to date", error).of(path)
             }
             Failure::Schema(error) => corrupt(error.to_string()),
+            Failure::Emptied => {
+                corrupt("it is empty, but it had a leader: its content was lost. Remove it to begin anew".to_owned())
+            }
             Failure::Sql(what, error) => match (result_code(&error), &error) {
                 (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _)
                 | (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound) => {
@@ -192,7 +208,8 @@ impl Failure {
 async fn migrate(writer: &SqlitePool) -> Result<(), Failure> {
     let schema = |error| Failure::Sql("bringing the schema up to date", error);
     let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await.map_err(schema)?;
-    migrator().run(&mut *transaction).await.map_err(Failure::Schema)?;
+    // Not `run`, whose future is not `Send` here.
+    migrator().run_direct(None, &mut *transaction, false).await.map_err(Failure::Schema)?;
     transaction.commit().await.map_err(schema)
 }
 
@@ -207,23 +224,25 @@ fn migrator() -> Migrator {
     )])
 }
 
-/// The real name of the database file, which exists after this.
-fn place(path: &Path) -> Result<PathBuf, Error> {
+/// The real name of the database file, which exists after this, and whether it did not before.
+fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
     let unavailable = |reason: String| Error::Unavailable { what: "opening the database", source: reason.into() };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
-        return Err(unavailable(format!("the directory {} of the database {} does not exist", parent.display(), path.display())));
+        let (parent, path) = (parent.display(), path.display());
+        return Err(unavailable(format!("the directory {parent} of the database {path} does not exist")));
     }
+    let created = !path.exists();
     // An empty file is an empty database to SQLite. It is closed again before SQLite opens it.
-    let created = OpenOptions::new().read(true).append(true).create(true).open(path);
-    let length = created.and_then(|file| file.metadata()).map(|metadata| metadata.len());
-    let length = length.map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
+    let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+    file.map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
     let path = path.canonicalize().map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
-    if length == 0 && leader_file(&path).exists() {
-        let reason = "it is empty, but it had a leader: its content was lost. Remove it to begin anew";
-        return Err(Error::Corrupt { record: format!("database file {}", path.display()), reason: reason.to_owned() });
-    }
-    Ok(path)
+    Ok((path, created))
+}
+
+/// Whether a database that somebody has led has no content any more.
+fn was_emptied(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0) && leader_file(path).exists()
 }
 
 /// The file beside a database (given by its real name) whose lock makes a process its leader.
