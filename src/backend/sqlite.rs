@@ -281,3 +281,19 @@ impl From<&std::fs::Metadata> for Identity {
         Identity { device: metadata.dev(), inode: metadata.ino() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No test of ours can cut the power, so what makes a commit survive that is looked at instead (P2).
+    #[tokio::test]
+    async fn what_is_committed_is_on_disk() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let database = Database::open(&directory.path().join("test.db"), Duration::from_secs(10)).await.expect("a database");
+        let mut writer = database.writer().await.expect("a connection");
+        let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *writer).await.expect("an answer");
+        let journal: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *writer).await.expect("an answer");
+        assert_eq!((synchronous, journal.as_str()), (2, "wal"));
+    }
+}

@@ -63,9 +63,9 @@ impl Process {
     fn run(mut command: Command, role: &str, path: &Path) -> Process {
         command.args(["--exact", "child::child", "--nocapture"]).env(ROLE, role).env(PATH, path);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let marked: fn(std::io::Result<String>) -> Option<String> = |line| Some(line.ok()?.split_once(MARK)?.1.to_owned());
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().filter_map(marked);
-        Process { child, lines }
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines = lines.filter_map(|line| Some(line.ok()?.split_once(MARK)?.1.to_owned()));
+        Process { child, lines: Box::new(lines) }
     }
 
     /// The next thing that the child says; `None` once it ended.

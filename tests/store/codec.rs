@@ -112,7 +112,7 @@ fn flip_every_bit(content: &Content, sound: &[u8]) {
     let mut bytes = sound.to_vec();
     // Every bit of a small record; of a page of 13 kB, every bit of the first kilobyte and the last, and every 37th between.
     let bits = sound.len() * 8;
-    let every = |bit: &usize| bits < 40_000 || *bit < 8192 || *bit >= bits - 8192 || bit % 37 == 0;
+    let every = |bit: &usize| bits < 40_000 || *bit < 8192 || *bit >= bits - 8192 || bit.is_multiple_of(37);
     for bit in (0..bits).filter(every) {
         bytes[bit / 8] ^= 1 << (bit % 8);
         let refused = content.decode(&bytes).expect_err("a flipped bit is refused");

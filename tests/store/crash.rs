@@ -37,11 +37,8 @@ fn a_process_killed_while_it_commits_loses_nothing_that_was_acknowledged() {
         }
         assert!(acknowledged > before);
 
-        let Loaded { revision, state } = runtime.block_on(async {
-            let database = file.database().await;
-            let loaded = SqliteStore::new(database).load().await.unwrap().unwrap();
-            loaded
-        });
+        let Loaded { revision, state } =
+            runtime.block_on(async { SqliteStore::new(file.database().await).load().await }).unwrap().unwrap();
         let range = acknowledged..=acknowledged + 1;
         assert!(range.contains(&revision.0), "at {revision} after {acknowledged} was acknowledged");
         assert_eq!(state.meta.attempt, revision.0, "each commit writes its number into meta, and into every page");

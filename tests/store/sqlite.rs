@@ -132,14 +132,19 @@ async fn a_database_locked_by_somebody_else_is_unavailable_in_time_and_unchanged
 async fn a_commit_that_fails_in_the_middle_changes_nothing() {
     let (file, store, fence, before) = filled(REQUEST_TIMEOUT).await;
     let changes = whole(&sample::next(&before.state));
-    // Strikes after the records were written.
-    file.sql("CREATE TRIGGER fails BEFORE UPDATE ON revision BEGIN SELECT RAISE(ROLLBACK, 'struck'); END").await;
-    for _ in 0..3 {
-        let outcome = store.commit(&fence, Some(before.revision), &changes).await;
-        assert!(matches!(outcome, Err(Error::Unavailable { what: "writing", .. })), "{outcome:?}");
-        assert_eq!(store.load().await.unwrap().unwrap(), before);
+    // They strike after the records were written. The one leaves the transaction open, the other ends it.
+    for trigger in [
+        "CREATE TRIGGER fails BEFORE UPDATE ON revision BEGIN SELECT RAISE(ABORT, 'struck'); END",
+        "CREATE TRIGGER fails BEFORE UPDATE ON revision BEGIN SELECT RAISE(ROLLBACK, 'struck'); END",
+    ] {
+        file.sql(trigger).await;
+        for _ in 0..3 {
+            let outcome = store.commit(&fence, Some(before.revision), &changes).await;
+            assert!(matches!(outcome, Err(Error::Unavailable { what: "writing", .. })), "{outcome:?}");
+            assert_eq!(store.load().await.unwrap().unwrap(), before);
+        }
+        file.sql("DROP TRIGGER fails").await;
     }
-    file.sql("DROP TRIGGER fails").await;
     store.commit(&fence, Some(before.revision), &changes).await.unwrap();
 }
 
