@@ -33,8 +33,7 @@ fn child() {
 /// A child with its output. Killed and reaped when dropped.
 pub struct Process {
     pub child: Child,
-    lines:
-        std::iter::FilterMap<std::io::Lines<BufReader<std::process::ChildStdout>>, fn(std::io::Result<String>) -> Option<String>>,
+    lines: Box<dyn Iterator<Item = String>>,
 }
 
 impl Process {
