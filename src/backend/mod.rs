@@ -25,3 +25,24 @@ impl Fence {
         }
     }
 }
+
+/// Why a backend did not do it. The store's own errors include these.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It did not take the request, for certain. Nothing was changed.
+    #[error("the store is unavailable: {what}")]
+    Unavailable {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// What is there is not readable: it is left as it is.
+    #[error("{record} is refused: {reason}; it was left as it is")]
+    Corrupt {
+        /// What is not readable.
+        record: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}

@@ -1,1 +1,299 @@
-//! To be written.
+//! One SQLite database file: its connections, its schema, and which file it is.
+//!
+//! There is one connection that writes and one that reads; in WAL mode neither waits for the other. While SQLite has the file
+//! open, this process must not open and close it by other means: POSIX drops a process's locks on a file with the first descriptor
+//! of it that is closed. Looking at it by `stat` is fine.
+
+use std::borrow::Cow;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::ConnectOptions;
+use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::pool::{PoolConnection, PoolOptions};
+use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
+
+use crate::backend::Error;
+use crate::types::Token;
+
+/// Result codes of SQLite that decide something here. Extended codes carry these in their lowest byte.
+const SQLITE_BUSY: i32 = 5;
+const SQLITE_CORRUPT: i32 = 11;
+const SQLITE_NOTADB: i32 = 26;
+
+/// An open database file.
+#[derive(Debug)]
+pub struct Database {
+    path: PathBuf,
+    identity: Identity,
+    writer: SqlitePool,
+    reader: SqlitePool,
+    request_timeout: Duration,
+}
+
+impl Database {
+    /// Opens the file at `path`, which is created if it is missing, and brings its schema up to date.
+    ///
+    /// `request_timeout` bounds one request. Half of it is spent at most on waiting for another process's lock, so that there is
+    /// time left to do the work.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the directory does not exist or the file cannot be opened, written or locked in time;
+    /// [`Error::Corrupt`] where it is no database, was cut to nothing after it had been led, or has the schema of a newer version.
+    pub async fn open(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
+        let (path, created) = place(path)?;
+        let deadline = tokio::time::Instant::now() + request_timeout;
+        loop {
+            let attempt = if !created && was_emptied(&path) {
+                Err(Failure::Emptied)
+            } else {
+                Database::connect(&path, request_timeout).await
+            };
+            match attempt {
+                Err(failure) if failure.may_pass() && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(failure) => return Err(failure.of(&path)),
+                Ok(database) => return Ok(Arc::new(database)),
+            }
+        }
+    }
+
+    async fn connect(path: &Path, request_timeout: Duration) -> Result<Database, Failure> {
+        let opening = |error| Failure::Sql("opening the database", error);
+        let identity = Identity::of(path).map_err(|error| opening(sqlx::Error::Io(error)))?;
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(false)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(lock_timeout(request_timeout))
+            .pragma("cell_size_check", "ON")
+            .pragma("trusted_schema", "OFF")
+            .disable_statement_logging();
+        // One connection that lives as long as it is sound: its statements stay prepared.
+        let pool = || {
+            let pool = PoolOptions::<Sqlite>::new().max_connections(1).acquire_timeout(request_timeout);
+            pool.idle_timeout(None).max_lifetime(None)
+        };
+        let writer = pool().connect_with(options.clone()).await.map_err(opening)?;
+        let mode: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&writer).await.map_err(opening)?;
+        if mode != "wal" {
+            let reason = format!("{} does not take write-ahead logging (its journal mode is {mode})", path.display());
+            return Err(opening(sqlx::Error::Configuration(reason.into())));
+        }
+        migrate(&writer).await?;
+        let reader = pool().connect_with(options.pragma("query_only", "ON")).await.map_err(opening)?;
+        let database = Database { path: path.to_owned(), identity, writer, reader, request_timeout };
+        match database.displaced() {
+            Some(reason) => Err(opening(sqlx::Error::Configuration(reason.into()))),
+            None => Ok(database),
+        }
+    }
+
+    /// Where the file is, by its real name: absolute and without symbolic links.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What bounds one request.
+    pub fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// Ends both connections and waits until they are closed. A request under way may finish first; later ones are unavailable.
+    pub async fn close(&self) {
+        self.writer.close().await;
+        self.reader.close().await;
+    }
+
+    /// Why what is written here would not be found at [`Database::path`] by the next process; `None` while it would.
+    pub fn displaced(&self) -> Option<String> {
+        self.identity.displaced(&self.path)
+    }
+
+    /// Draws the next leadership number and writes down whose it is. From then on no other leadership's fence holds.
+    ///
+    /// # Errors
+    /// Where the database did not answer, or refused. A number may have been drawn all the same; it is then nobody's.
+    pub async fn draw_leadership(&self, token: Token, holder: &str) -> Result<i64, Error> {
+        let mut connection = self.writer().await?;
+        let statement = "INSERT INTO leader (one, number, token, holder) VALUES (1, 1, ?, ?) \
+             ON CONFLICT (one) DO UPDATE SET number = number + 1, token = excluded.token, holder = excluded.holder \
+             RETURNING number";
+        let drawn = sqlx::query_scalar(statement).bind(token.0.to_be_bytes().to_vec()).bind(holder).fetch_one(&mut *connection);
+        drawn.await.map_err(|error| self.failure("drawing a leadership number", error))
+    }
+
+    /// The connection that writes, for one user at a time.
+    pub(crate) async fn writer(&self) -> Result<PoolConnection<Sqlite>, Error> {
+        self.writer.acquire().await.map_err(|error| self.failure("waiting for the connection that writes", error))
+    }
+
+    /// The connection that reads, for one user at a time.
+    pub(crate) async fn reader(&self) -> Result<PoolConnection<Sqlite>, Error> {
+        self.reader.acquire().await.map_err(|error| self.failure("waiting for the connection that reads", error))
+    }
+
+    /// What an error says that for certain changed nothing.
+    pub(crate) fn failure(&self, what: &'static str, error: sqlx::Error) -> Error {
+        Failure::Sql(what, error).of(&self.path)
+    }
+}
+
+/// Whether somebody else had the lock for too long; of a COMMIT it says that the transaction is still open, so nothing was written.
+pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
+    result_code(error) == Some(SQLITE_BUSY)
+}
+
+fn result_code(error: &sqlx::Error) -> Option<i32> {
+    let code: i32 = error.as_database_error()?.code()?.parse().ok()?;
+    Some(code & 0xff)
+}
+
+fn lock_timeout(request_timeout: Duration) -> Duration {
+    // SQLite counts in 32 bits of milliseconds.
+    (request_timeout / 2).clamp(Duration::from_millis(1), Duration::from_secs(3600))
+}
+
+enum Failure {
+    Sql(&'static str, sqlx::Error),
+    Schema(MigrateError),
+    Emptied,
+}
+
+impl Failure {
+    /// Whether another process that opens the same fresh file just now may be the cause: it creates the file empty, and switching it
+    /// to write-ahead logging waits for nobody, whatever the busy time-out.
+    fn may_pass(&self) -> bool {
+        match self {
+            Failure::Sql(_, error) => is_busy(error),
+            Failure::Schema(_) => false,
+            Failure::Emptied => true,
+        }
+    }
+
+    fn of(self, path: &Path) -> Error {
+        let corrupt = |reason| Error::Corrupt { record: format!("database file {}", path.display()), reason };
+        match self {
+            Failure::Schema(MigrateError::VersionMissing(version)) => {
+                corrupt(format!("it was written by a newer version: this program does not know its migration {version}"))
+            }
+            Failure::Schema(MigrateError::VersionMismatch(version)) => {
+                corrupt(format!("its migration {version} is not the one that this program knows"))
+            }
+            Failure::Schema(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => {
+                Failure::Sql("bringing the schema up to date", error).of(path)
+            }
+            Failure::Schema(error) => corrupt(error.to_string()),
+            Failure::Emptied => {
+                corrupt("it is empty, but it had a leader: its content was lost. Remove it to begin anew".to_owned())
+            }
+            Failure::Sql(what, error) => match (result_code(&error), &error) {
+                (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _)
+                | (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound) => {
+                    corrupt(error.to_string())
+                }
+                _ => Error::Unavailable { what, source: format!("{}: {error}", path.display()).into() },
+            },
+        }
+    }
+}
+
+/// The whole schema in one transaction: of two processes that open a fresh file at once, one waits for the other.
+async fn migrate(writer: &SqlitePool) -> Result<(), Failure> {
+    let schema = |error| Failure::Sql("bringing the schema up to date", error);
+    let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await.map_err(schema)?;
+    // Not `run`, whose future is not `Send` here.
+    migrator().run_direct(None, &mut *transaction, false).await.map_err(Failure::Schema)?;
+    transaction.commit().await.map_err(schema)
+}
+
+fn migrator() -> Migrator {
+    let state = include_str!("../../migrations/sqlite/0001_state.sql");
+    Migrator::with_migrations(vec![Migration::new(
+        1,
+        Cow::Borrowed("state"),
+        MigrationType::Simple,
+        sqlx::SqlStr::from_static(state),
+        false,
+    )])
+}
+
+/// The real name of the database file, which exists after this, and whether it did not before.
+fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
+    let unavailable = |reason: String| Error::Unavailable { what: "opening the database", source: reason.into() };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !parent.is_dir() {
+        let (parent, path) = (parent.display(), path.display());
+        return Err(unavailable(format!("the directory {parent} of the database {path} does not exist")));
+    }
+    let created = !path.exists();
+    // An empty file is an empty database to SQLite. It is closed again before SQLite opens it.
+    let file = OpenOptions::new().read(true).append(true).create(true).open(path);
+    file.map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
+    let path = path.canonicalize().map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
+    Ok((path, created))
+}
+
+/// Whether a database that somebody has led has no content any more.
+fn was_emptied(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0) && leader_file(path).exists()
+}
+
+/// The file beside a database (given by its real name) whose lock makes a process its leader.
+pub(crate) fn leader_file(database: &Path) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(".leader");
+    PathBuf::from(name)
+}
+
+/// Which file it is, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// Of the file that has this name now.
+    pub(crate) fn of(path: &Path) -> io::Result<Identity> {
+        std::fs::metadata(path).map(|metadata| Identity::from(&metadata))
+    }
+
+    /// Why the file at `path` is not this one; `None` where it is, or where that could not be found out.
+    pub(crate) fn displaced(self, path: &Path) -> Option<String> {
+        match Identity::of(path) {
+            Ok(identity) if identity == self => None,
+            Ok(_) => Some(format!("{} was replaced by another file", path.display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(format!("{} was deleted", path.display())),
+            Err(_) => None,
+        }
+    }
+}
+
+impl From<&std::fs::Metadata> for Identity {
+    fn from(metadata: &std::fs::Metadata) -> Identity {
+        Identity { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No test of ours can cut the power, so what makes a commit survive that is looked at instead (P2).
+    #[tokio::test]
+    async fn what_is_committed_is_on_disk() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let database = Database::open(&directory.path().join("test.db"), Duration::from_secs(10)).await.expect("a database");
+        let mut writer = database.writer().await.expect("a connection");
+        let synchronous: i64 = sqlx::query_scalar("PRAGMA synchronous").fetch_one(&mut *writer).await.expect("an answer");
+        let journal: String = sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *writer).await.expect("an answer");
+        assert_eq!((synchronous, journal.as_str()), (2, "wal"));
+    }
+}

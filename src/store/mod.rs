@@ -7,7 +7,7 @@ pub mod sqlite;
 use async_trait::async_trait;
 
 use crate::assignment::state::{Changes, State};
-use crate::backend::Fence;
+use crate::backend::{self, Fence};
 use crate::types::Revision;
 
 /// A store of one cluster's state.
@@ -85,3 +85,18 @@ pub enum Error {
 
 /// A cause of any type.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl From<backend::Error> for Error {
+    fn from(error: backend::Error) -> Error {
+        match error {
+            backend::Error::Unavailable { what, source } => Error::Unavailable { what, source },
+            backend::Error::Corrupt { record, reason } => Error::Corrupt { record, reason },
+        }
+    }
+}
+
+impl From<codec::Refused> for Error {
+    fn from(refused: codec::Refused) -> Error {
+        Error::Corrupt { record: refused.record, reason: refused.reason.to_string() }
+    }
+}

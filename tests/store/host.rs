@@ -1,0 +1,159 @@
+//! Who leads a database file.
+
+use std::path::Path;
+use std::time::Duration;
+
+use shard_manager::backend::Fence;
+use shard_manager::backend::sqlite::Database;
+use shard_manager::election::host::HostElection;
+use shard_manager::election::{Belief, Election, Error, Leadership, Lost};
+use shard_manager::store::sqlite::SqliteStore;
+use shard_manager::store::{self, Store};
+use tokio_util::sync::CancellationToken;
+
+use crate::child::{self, Process};
+use crate::sample::{self, whole};
+use crate::sqlite::{File, REQUEST_TIMEOUT};
+
+async fn campaign(path: &Path) -> Result<Leadership, Error> {
+    let database = Database::open(path, REQUEST_TIMEOUT).await.unwrap();
+    HostElection::new(database, "a test").campaign(&CancellationToken::new()).await
+}
+
+fn number(leadership: &Leadership) -> i64 {
+    let Fence::Sql { number, .. } = leadership.fence();
+    *number
+}
+
+#[track_caller]
+fn assert_held(outcome: Result<Leadership, Error>, file: &File, pid: u32) {
+    let Err(error @ Error::HeldElsewhere { .. }) = outcome else { panic!("the campaign was won, or failed otherwise") };
+    let text = error.to_string();
+    let database = file.path().canonicalize().unwrap();
+    assert!(text.contains(&database.display().to_string()), "{text}");
+    assert!(text.contains(&format!("process {pid} ")), "{text}: process {pid}");
+}
+
+/// Leads, says so, and waits to be killed.
+pub fn child(path: &Path) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let leadership = runtime.block_on(campaign(path)).unwrap_or_else(|error| panic!("{error}"));
+    child::say(number(&leadership));
+    child::wait_for_parent();
+}
+
+#[tokio::test]
+async fn a_second_campaign_on_the_same_file_is_refused_and_names_the_holder() {
+    let file = File::new();
+    let first = campaign(&file.path()).await.unwrap();
+    assert!(matches!(first.belief(), Belief::WhileAlive));
+    assert_held(campaign(&file.path()).await, &file, std::process::id());
+
+    let link = file.directory.path().join("link.db");
+    std::os::unix::fs::symlink(file.path(), &link).unwrap();
+    assert_held(campaign(&link).await, &file, std::process::id());
+
+    first.release().await.unwrap();
+    let second = campaign(&link).await.unwrap();
+    assert_held(campaign(&file.path()).await, &file, std::process::id());
+    // Dropped is given up too, though nobody was told.
+    drop(second);
+    campaign(&file.path()).await.unwrap();
+}
+
+#[tokio::test]
+async fn each_leadership_draws_a_higher_number_and_ends_those_before() {
+    let file = File::new();
+    let first = campaign(&file.path()).await.unwrap();
+    let stale = first.fence().clone();
+    let store = SqliteStore::new(file.database().await);
+    let state = sample::state(10, stale.token());
+    let revision = store.commit(&stale, None, &whole(&state)).await.unwrap();
+    first.release().await.unwrap();
+    // Released is not taken: until the next one comes, a commit that was under way may land.
+    let revision = store.commit(&stale, Some(revision), &whole(&sample::next(&state))).await.unwrap();
+
+    let second = campaign(&file.path()).await.unwrap();
+    let Fence::Sql { number: before, token } = stale;
+    assert!(number(&second) > before);
+    assert_ne!(second.fence().token(), token);
+    let outcome = store.commit(&stale, Some(revision), &whole(&state)).await;
+    assert!(matches!(outcome, Err(store::Error::LeadershipLost)), "{outcome:?}");
+}
+
+#[test]
+fn a_killed_holder_leaves_nothing_in_the_way_of_the_next() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let file = File::new();
+    let mut before = 0;
+    for _ in 0..3 {
+        let mut holder = Process::start("lead", &file.path());
+        let drawn: i64 = holder.line().unwrap().parse().unwrap();
+        assert!(drawn > before);
+        runtime.block_on(async { assert_held(campaign(&file.path()).await, &file, holder.child.id()) });
+        holder.kill();
+        let leadership = runtime.block_on(campaign(&file.path())).unwrap();
+        before = number(&leadership);
+        assert_eq!(before, drawn + 1, "a campaign that is refused draws nothing");
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_deleted_or_replaced_ends_the_leadership() {
+    for replaced in [false, true] {
+        let file = File::new();
+        let mut leadership = campaign(&file.path()).await.unwrap();
+        std::fs::remove_file(file.path()).unwrap();
+        if replaced {
+            std::fs::write(file.path(), "something else").unwrap();
+        }
+        let lost = tokio::time::timeout(Duration::from_secs(10), leadership.lost()).await.unwrap();
+        let says = if replaced { "was replaced" } else { "was deleted" };
+        assert!(matches!(&lost, Lost::Taken(why) if why.contains(says) && why.contains("test.db")), "{lost}");
+        leadership.release().await.unwrap();
+    }
+}
+
+/// Without the fence this would be two leaders.
+#[tokio::test]
+async fn a_deleted_lock_file_hands_the_leadership_over_and_never_shares_it() {
+    let file = File::new();
+    let mut first = campaign(&file.path()).await.unwrap();
+    let store = SqliteStore::new(file.database().await);
+    let state = sample::state(10, first.fence().token());
+    let revision = store.commit(first.fence(), None, &whole(&state)).await.unwrap();
+    std::fs::remove_file(file.directory.path().join("test.db.leader")).unwrap();
+
+    let second = campaign(&file.path()).await.unwrap();
+    let outcome = store.commit(first.fence(), Some(revision), &whole(&sample::next(&state))).await;
+    assert!(matches!(outcome, Err(store::Error::LeadershipLost)), "{outcome:?}");
+    let lost = tokio::time::timeout(Duration::from_secs(10), first.lost()).await.unwrap();
+    assert!(matches!(&lost, Lost::Taken(why) if why.contains("test.db.leader")), "{lost}");
+    // The loser's release does not unlock the winner.
+    first.release().await.unwrap();
+    assert_held(campaign(&file.path()).await, &file, std::process::id());
+    drop(second);
+}
+
+#[tokio::test]
+async fn a_stale_pid_in_an_unlocked_file_is_harmless() {
+    let file = File::new();
+    std::fs::write(file.directory.path().join("test.db.leader"), "1\ninit\n").unwrap();
+    std::fs::remove_file(file.path()).ok();
+    let leadership = campaign(&file.path()).await.unwrap();
+    let text = std::fs::read_to_string(file.directory.path().join("test.db.leader")).unwrap();
+    assert_eq!(text, format!("{}\na test\n", std::process::id()));
+    leadership.release().await.unwrap();
+    assert_eq!(std::fs::read_to_string(file.directory.path().join("test.db.leader")).unwrap(), "");
+}
+
+#[tokio::test]
+async fn a_campaign_that_was_asked_to_end_does_not_begin() {
+    let file = File::new();
+    let shutdown = CancellationToken::new();
+    shutdown.cancel();
+    let election = HostElection::new(file.database().await, "a test");
+    assert!(matches!(election.campaign(&shutdown).await, Err(Error::Cancelled)));
+    let leadership = election.campaign(&CancellationToken::new()).await.unwrap();
+    assert_eq!(number(&leadership), 1);
+}

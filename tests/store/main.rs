@@ -1,0 +1,14 @@
+//! The stores: what a record is, what every store promises, what SQLite adds, and who leads a database file.
+//!
+//! `conformance` is one suite for all stores. A new store joins with a harness and one line.
+
+#![allow(clippy::unwrap_used)]
+
+mod child;
+mod codec;
+mod conformance;
+mod crash;
+mod host;
+mod memory;
+mod sample;
+mod sqlite;
