@@ -1,5 +1,7 @@
 //! The configuration's layers, rules and messages, and that what we ship and document is what the code does.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -59,11 +59,11 @@ pub(super) fn load(sources: &Sources) -> Result<(Config, Provenance), Error> {
         Some(DERIVED) => Origin::Derived(key.derived.unwrap_or_default()),
         _ => Origin::Default,
     };
-    let refused = |figment: &Figment, error: figment::Error| refused_value(figment, &error, |key| origin(figment, key));
+    let refused = |figment: &Figment, error: &figment::Error| refused_value(figment, error, |key| origin(figment, key));
 
-    let derived = derive(&set).map_err(|error| refused(&set, error))?;
+    let derived = derive(&set).map_err(|error| refused(&set, &error))?;
     let all = set.join(derived);
-    let config: Config = all.extract().map_err(|error| refused(&all, error))?;
+    let config: Config = all.extract().map_err(|error| refused(&all, &error))?;
     let provenance = Provenance::new(&config, |key| origin(&all, key)).map_err(|error| Problem::Internal(error.to_string()))?;
 
     let problems: Vec<Problem> = rules::broken(&config)
@@ -206,14 +206,14 @@ fn unknown_keys(prefix: &str, dict: &Dict, unknown: &mut Vec<String>) {
 }
 
 /// The defaults that depend on other values, in whole milliseconds.
-fn derive(figment: &Figment) -> figment::Result<Layer> {
-    let duration = |key| figment.extract_inner::<humantime_serde::Serde<Duration>>(key).map(|duration| duration.into_inner());
+fn derive(figment: &Figment) -> Result<Layer, Box<figment::Error>> {
     let mut layer = Layer::new(DERIVED);
     for (name, source, divisor, most) in [
         ("persistence.request_timeout", "leadership.lease_ttl", 2, 2),
         ("executors.command_timeout", "executors.lease_ttl", 3, 5),
     ] {
-        let value = (duration(source)? / divisor).min(Duration::from_secs(most));
+        let lease: humantime_serde::Serde<Duration> = figment.extract_inner(source).map_err(Box::new)?;
+        let value = (lease.into_inner() / divisor).min(Duration::from_secs(most));
         let value = Duration::from_millis(u64::try_from(value.as_millis()).unwrap_or(u64::MAX));
         put(&mut layer.values, name, Value::from(format_duration(value).to_string()));
     }
