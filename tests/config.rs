@@ -287,7 +287,7 @@ fn secrets_are_hidden_wherever_they_could_show() {
 fn a_file_that_is_missing_or_not_toml_is_named() {
     let sources = Sources { file: Some("/no/such/file.toml".into()), ..Sources::default() };
     let message = Config::load(&sources).unwrap_err().to_string();
-    assert!(message.contains("/no/such/file.toml cannot be read"), "{message}");
+    assert!(message.contains("/no/such/file.toml cannot be read: No such file"), "{message}");
     refused("number_of_shards = ", &[], &[], &["is not valid TOML", "line 1"]);
     refused("number_of_shards = 1\nnumber_of_shards = 2", &[], &[], &["is not valid TOML", "number_of_shards"]);
 }

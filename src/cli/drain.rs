@@ -1,7 +1,7 @@
 //! `drain`, `cordon` and `uncordon`: what an operator wants of one executor id.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use humantime_serde::re::humantime::{format_duration, parse_duration};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub(super) struct ChangeArguments {
     #[arg(value_name = "ID")]
     id: ExecutorId,
     /// Why, for the manager's log
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
     managers: Managers,
@@ -69,14 +69,13 @@ pub(super) async fn uncordon(arguments: ChangeArguments) -> Result<ExitCode, Err
 pub(super) async fn drain(arguments: DrainArguments) -> Result<ExitCode, Error> {
     let DrainArguments { change: arguments, wait, timeout } = arguments;
     let call = async |channel: Channel, change| manager::admin(channel).drain_executor(change).await;
-    let started = Instant::now();
     let answer = arguments.ask(call).await?;
     if !wait {
         return arguments.print("draining", "is being drained; `shard-manager uncordon` ends that", answer);
     }
     match tokio::time::timeout(timeout, arguments.wait_until_drained()).await {
         Ok(result) => result?,
-        Err(_) => return Err(Error::TimedOut(arguments.not_drained(started.elapsed()).await)),
+        Err(_) => return Err(Error::TimedOut(arguments.not_drained(timeout).await)),
     }
     arguments.print("drained", "has no shard left", answer)
 }
@@ -131,7 +130,7 @@ impl ChangeArguments {
             Ok(Progress::Done) => "the last shard left just now".to_owned(),
             Err(error) => error.to_string(),
         };
-        let waited = format_duration(Duration::from_secs(waited.as_secs()));
+        let waited = format_duration(waited);
         format!(
             "executor {} was not drained within {waited}: {left}; the drain stays in force until `shard-manager uncordon`",
             self.id

@@ -14,7 +14,7 @@ pub(super) fn start(format: LogFormat, filter: &str) {
     });
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(output::Stderr::default);
     let started = match format {
-        LogFormat::Text => builder.with_ansi(output::is_terminal()).try_init(),
+        LogFormat::Text => builder.with_ansi(output::takes_colours()).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     if let Err(reason) = started {

@@ -86,25 +86,25 @@ impl SourceArguments {
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// The configuration is refused.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] crate::config::Error),
     /// The configuration is valid, but this release cannot serve with it.
     #[error("{0}")]
     Unsupported(String),
     /// No manager did what was asked.
-    #[error("{0}")]
+    #[error(transparent)]
     Manager(#[from] manager::Error),
     /// The HTTP endpoint of a replica did not answer as it should.
-    #[error("{0}")]
+    #[error(transparent)]
     Http(#[from] http::Error),
     /// The manager's answer contradicts itself.
     #[error("the manager's answer makes no sense: {0}")]
     Nonsense(String),
     /// The result cannot be written.
-    #[error("cannot write to standard output: {0}")]
+    #[error("cannot write to standard output")]
     Output(#[from] std::io::Error),
     /// The process cannot be set up.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}")]
     Process { what: &'static str, source: std::io::Error },
     /// What was waited for did not happen in time.
     #[error("{0}")]
@@ -138,7 +138,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Journal(Journal::Check(arguments)) => Ok(journal::run(arguments).await),
     };
     result.unwrap_or_else(|error| {
-        output::say(&format!("error: {error}"));
+        output::say(&format!("error: {}", output::with_causes(&error)));
         error.exit_code()
     })
 }

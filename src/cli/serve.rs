@@ -1,9 +1,8 @@
 //! `serve`: signals, configuration, logging, the manager, its exit code.
 
-use std::error::Error as _;
 use std::process::ExitCode;
 
-use super::{Error, SourceArguments, logging, signals};
+use super::{Error, SourceArguments, logging, output, signals};
 use crate::run::{self, Deployment};
 
 pub(super) async fn run(sources: SourceArguments) -> Result<ExitCode, Error> {
@@ -19,7 +18,7 @@ pub(super) async fn run(sources: SourceArguments) -> Result<ExitCode, Error> {
     match run::run(config, Deployment::Standalone { shutdown }).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            tracing::error!(cause = error.source().map(tracing::field::display), "{error}");
+            tracing::error!("{}", output::with_causes(&error));
             Ok(ExitCode::from(error.exit_code()))
         }
     }

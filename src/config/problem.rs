@@ -1,11 +1,12 @@
 //! What can be wrong with a configuration, said so that a person can mend it.
 
+use std::error::Error as _;
 use std::fmt;
 use std::path::PathBuf;
 
 use super::provenance::Origin;
 
-/// A configuration that is refused. Shows one problem per line.
+/// A configuration that is refused. Shows one problem per line, each with its cause.
 #[derive(Debug)]
 pub struct Error {
     /// What is wrong; at least one.
@@ -16,7 +17,7 @@ pub struct Error {
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     /// The file cannot be read.
-    #[error("the configuration file {} cannot be read: {source}", path.display())]
+    #[error("the configuration file {} cannot be read", path.display())]
     Unreadable {
         /// Which.
         path: PathBuf,
@@ -98,6 +99,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, problem) in self.problems.iter().enumerate() {
             write!(f, "{}{problem}", if at == 0 { "" } else { "\n" })?;
+            if let Some(cause) = problem.source() {
+                write!(f, ": {cause}")?;
+            }
         }
         Ok(())
     }
