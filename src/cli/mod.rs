@@ -1,1 +1,160 @@
-//! To be written.
+//! The command line: `serve`, the commands that talk to a running manager, and a small real executor for trying things out.
+//!
+//! Results go to standard output, as a table for people or, with `--json`, as JSON for programs; everything else goes to standard
+//! error. Exit codes: 0 done, 1 not done (no manager answers, it refuses, a check found something), 2 usage or configuration; those of
+//! `serve` stand in `docs/operations.md`.
+
+mod config;
+mod drain;
+pub mod executor;
+mod executors;
+mod http;
+pub mod journal;
+mod logging;
+mod manager;
+mod output;
+mod serve;
+mod signals;
+mod status;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{LogFormat, Sources};
+
+/// Decides which executor process owns which shard of a sharded stateful system.
+#[derive(Debug, Parser)]
+#[command(name = "shard-manager", version, arg_required_else_help = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a manager
+    Serve(SourceArguments),
+    /// Check or show the configuration that `serve` would run with
+    #[command(subcommand)]
+    Config(config::Command),
+    /// How the manager and its cluster are
+    Status(status::Arguments),
+    /// Who owns which shard
+    Table(table::Arguments),
+    /// Which executors there are, and how they are
+    Executors(executors::Arguments),
+    /// Move every shard away from an executor and let none come, until it is uncordoned
+    Drain(drain::DrainArguments),
+    /// Let no new shard come to an executor; what is there stays
+    Cordon(drain::ChangeArguments),
+    /// End a cordon or a drain
+    Uncordon(drain::ChangeArguments),
+    /// Run an executor that owns shards and does nothing with them
+    Executor(executor::Arguments),
+    /// Look into the journals that executors write
+    #[command(subcommand)]
+    Journal(Journal),
+}
+
+#[derive(Debug, Subcommand)]
+enum Journal {
+    /// Look for overlapping ownership, epochs that do not grow and shards without an owner
+    Check(journal::Arguments),
+}
+
+/// Where the configuration comes from; also read from SHARD_MANAGER__SECTION__KEY variables.
+#[derive(Clone, Debug, clap::Args)]
+struct SourceArguments {
+    /// A TOML file; every key is optional
+    #[arg(long = "config", value_name = "FILE")]
+    file: Option<std::path::PathBuf>,
+    /// Override one key, e.g. grpc.listen=127.0.0.1:0; may be repeated, and overrides the environment and the file
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+impl SourceArguments {
+    fn load(self) -> Result<(crate::config::Config, crate::config::Provenance), crate::config::Error> {
+        let env = crate::config::environment()?;
+        crate::config::Config::load(&Sources { file: self.file, env, sets: self.sets })
+    }
+}
+
+/// Why a command failed. Each is shown on standard error as it is.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    /// The configuration is refused.
+    #[error(transparent)]
+    Config(#[from] crate::config::Error),
+    /// The configuration is valid, but this release cannot serve with it.
+    #[error("{0}")]
+    Unsupported(String),
+    /// No manager did what was asked.
+    #[error(transparent)]
+    Manager(#[from] manager::Error),
+    /// The HTTP endpoint of a replica did not answer as it should.
+    #[error(transparent)]
+    Http(#[from] http::Error),
+    /// The manager's answer contradicts itself.
+    #[error("the manager's answer makes no sense: {0}")]
+    Nonsense(String),
+    /// The result cannot be written.
+    #[error("cannot write to standard output")]
+    Output(#[from] std::io::Error),
+    /// The process cannot be set up.
+    #[error("cannot {what}")]
+    Process { what: &'static str, source: std::io::Error },
+    /// What was waited for did not happen in time.
+    #[error("{0}")]
+    TimedOut(String),
+}
+
+impl Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Error::Config(_) | Error::Unsupported(_) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// Does what the command line asks, and says how the process should end.
+pub async fn run(arguments: Arguments) -> ExitCode {
+    let result = match arguments.command {
+        Command::Serve(arguments) => serve::run(arguments).await,
+        Command::Config(command) => config::run(command),
+        Command::Status(arguments) => status::run(arguments).await,
+        Command::Table(arguments) => table::run(arguments).await,
+        Command::Executors(arguments) => executors::run(arguments).await,
+        Command::Drain(arguments) => drain::drain(arguments).await,
+        Command::Cordon(arguments) => drain::cordon(arguments).await,
+        Command::Uncordon(arguments) => drain::uncordon(arguments).await,
+        Command::Executor(arguments) => {
+            logging::start(LogFormat::Text, &std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()));
+            Ok(executor::run(arguments).await)
+        }
+        Command::Journal(Journal::Check(arguments)) => Ok(journal::run(arguments).await),
+    };
+    result.unwrap_or_else(|error| {
+        output::say(&format!("error: {}", output::with_causes(&error)));
+        error.exit_code()
+    })
+}
+
+/// Says that no runtime could be started, and how the process should end.
+pub fn no_runtime(error: &std::io::Error) -> ExitCode {
+    output::say(&format!("error: cannot start the runtime: {error}"));
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}

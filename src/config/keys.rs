@@ -1,0 +1,111 @@
+//! Every key: its name, default and rule. The one list that loading, messages, the shipped file and the documentation agree on.
+
+/// A key of the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Its dotted name.
+    pub name: &'static str,
+    /// Its default as text; `None` where there is none, or where it depends on another key ([`Key::derived`]).
+    pub default: Option<&'static str>,
+    /// What the default is computed from, for keys whose default depends on another key.
+    pub derived: Option<&'static str>,
+    /// What it takes, as messages say it: "it takes ...".
+    pub takes: &'static str,
+    /// How text from the environment or the command line is read.
+    pub kind: Kind,
+    /// Its value never appears in a message as it is.
+    pub secret: bool,
+}
+
+/// How text is read. The file says it with TOML's own types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number.
+    Integer,
+    /// A number.
+    Fraction,
+    /// `true` or `false`.
+    Boolean,
+    /// The text as it is: durations, addresses and words too.
+    Text,
+    /// Separated by commas, spaces around an entry not counted; empty text is the empty list.
+    List,
+}
+
+const DURATION: &str = "a duration with its unit, such as 10s or 500ms";
+const ADDRESS: &str = "an IP address and a port, such as 127.0.0.1:9092 or [::1]:9092";
+
+const fn key(name: &'static str, default: &'static str, kind: Kind, takes: &'static str) -> Key {
+    Key { name, default: Some(default), derived: None, takes, kind, secret: false }
+}
+
+/// Every key, in the order of the documentation.
+pub const KEYS: &[Key] = &[
+    key("number_of_shards", "1024", Kind::Integer, "a whole number, 1 to 4194304"),
+    key("rebalance_threshold", "0.1", Kind::Fraction, "a number, 0 to 1"),
+    key("grpc.listen", "127.0.0.1:9092", Kind::Text, ADDRESS),
+    key("http.listen", "127.0.0.1:8081", Kind::Text, ADDRESS),
+    key("persistence.type", "sqlite", Kind::Text, "sqlite, postgres or etcd"),
+    Key {
+        derived: Some("min(2s, leadership.lease_ttl / 2)"),
+        default: None,
+        ..key("persistence.request_timeout", "", Kind::Text, DURATION)
+    },
+    key("persistence.sqlite.path", "shard-manager.db", Kind::Text, "the path of a file"),
+    Key {
+        secret: true,
+        default: None,
+        ..key("persistence.postgres.url", "", Kind::Text, "a URL that begins with postgres:// or postgresql://")
+    },
+    key("persistence.etcd.endpoints", "", Kind::List, "a list of http://host:port or https://host:port"),
+    key("persistence.etcd.prefix", "/shard-manager/", Kind::Text, "text that begins and ends with /"),
+    key("leadership.lease_ttl", "10s", Kind::Text, DURATION),
+    key("leadership.on_loss", "exit", Kind::Text, "exit or standby"),
+    key("executors.lease_ttl", "30s", Kind::Text, DURATION),
+    Key {
+        derived: Some("min(5s, executors.lease_ttl / 3)"),
+        default: None,
+        ..key("executors.command_timeout", "", Kind::Text, DURATION)
+    },
+    key("executors.settle_time", "500ms", Kind::Text, DURATION),
+    key("executors.exclusive_ids", "false", Kind::Boolean, "true or false"),
+    key("executors.probe_interval", "5s", Kind::Text, DURATION),
+    key("executors.probe_timeout", "2s", Kind::Text, DURATION),
+    key("log.format", "text", Kind::Text, "text or json"),
+    key("log.filter", "info", Kind::Text, "a level, or directives such as info,shard_manager::store=debug"),
+];
+
+impl Key {
+    /// The key of this dotted name.
+    pub fn find(name: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// The environment variable that sets it.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", self.name.to_uppercase().replace('.', "__"))
+    }
+
+    /// The known key that `name` most probably means: by spelling, and by its last part alone, for a key in the wrong section.
+    pub fn nearest(name: &str) -> &'static Key {
+        let likeness = |key: &Key| {
+            let whole = strsim::normalized_damerau_levenshtein(name, key.name);
+            let last = strsim::normalized_damerau_levenshtein(last_part(name), last_part(key.name));
+            whole.max(0.9 * last)
+        };
+        KEYS.iter().fold(&KEYS[0], |best, key| if likeness(key) > likeness(best) { key } else { best })
+    }
+}
+
+/// What the environment variables that are ours begin with. (A single underscore would catch the variables that Kubernetes sets
+/// for a service of our name.)
+pub const VARIABLE_PREFIX: &str = "SHARD_MANAGER__";
+
+/// Whether other keys stand below `name`.
+pub(super) fn is_section(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}

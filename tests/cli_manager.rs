@@ -1,0 +1,155 @@
+//! The real binary against a scripted manager: finding the leader, refusals, waiting for a drain.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use shard_manager::rpc::shard_manager_admin_server::{ShardManagerAdmin, ShardManagerAdminServer};
+use shard_manager::rpc::{
+    self, ChangeExecutorRequest, ChangeExecutorResponse, Executor, GetStatusRequest, GetStatusResponse, ListExecutorsRequest,
+    ListExecutorsResponse, Version, reason,
+};
+use tonic::{Code, Request, Response, Status};
+
+/// Knows one executor, `a`; its states are told one per call, the last for ever.
+#[derive(Clone, Default)]
+struct Script {
+    states: Arc<Mutex<VecDeque<(&'static str, u32)>>>,
+    violations: Vec<String>,
+    asked: Arc<Mutex<Vec<ChangeExecutorRequest>>>,
+    refuses_with: Option<(Code, &'static str)>,
+}
+
+impl Script {
+    fn change(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
+        let request = request.into_inner();
+        if request.executor_id != "a" {
+            let message = format!("executor {} is not registered", request.executor_id);
+            return Err(rpc::refusal(Code::NotFound, reason::UNKNOWN_EXECUTOR, message, &[]));
+        }
+        self.asked.lock().unwrap().push(request);
+        Ok(Response::new(ChangeExecutorResponse { version: Some(Version { term: 7, revision: 9 }) }))
+    }
+
+    fn refuse(&self) -> Result<(), Status> {
+        self.refuses_with.map_or(Ok(()), |(code, reason)| Err(rpc::refusal(code, reason, "not now", &[])))
+    }
+}
+
+#[tonic::async_trait]
+impl ShardManagerAdmin for Script {
+    async fn get_status(&self, _: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
+        self.refuse()?;
+        let (role, violations) = ("leader".to_owned(), self.violations.clone());
+        Ok(Response::new(GetStatusResponse { role, violations, number_of_shards: 16, ..GetStatusResponse::default() }))
+    }
+
+    async fn list_executors(&self, _: Request<ListExecutorsRequest>) -> Result<Response<ListExecutorsResponse>, Status> {
+        let mut states = self.states.lock().unwrap();
+        let (state, shards) = if states.len() > 1 { states.pop_front() } else { states.front().copied() }.unwrap();
+        let executor = Executor { id: "a".to_owned(), state: state.to_owned(), shards, ..Executor::default() };
+        Ok(Response::new(ListExecutorsResponse { version: None, executors: vec![executor] }))
+    }
+
+    async fn drain_executor(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
+        self.change(request)
+    }
+
+    async fn cordon_executor(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
+        self.change(request)
+    }
+
+    async fn uncordon_executor(
+        &self,
+        request: Request<ChangeExecutorRequest>,
+    ) -> Result<Response<ChangeExecutorResponse>, Status> {
+        self.change(request)
+    }
+}
+
+async fn serve(script: Script) -> String {
+    let incoming = tonic::transport::server::TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap().to_string();
+    let server = tonic::transport::Server::builder().add_service(ShardManagerAdminServer::new(script));
+    tokio::spawn(server.serve_with_incoming(incoming));
+    address
+}
+
+async fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let binary = env!("CARGO_BIN_EXE_shard-manager");
+    let mut command = Command::new(binary);
+    command.args(arguments).stdin(Stdio::null());
+    let Output { status, stdout, stderr } = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
+    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+}
+
+fn states(states: &[(&'static str, u32)]) -> Arc<Mutex<VecDeque<(&'static str, u32)>>> {
+    Arc::new(Mutex::new(states.iter().copied().collect()))
+}
+
+/// An address where nobody listens: it was free a moment ago.
+fn nobody() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+#[tokio::test]
+async fn whoever_does_not_lead_is_passed_over() {
+    let starting = serve(Script { refuses_with: Some((Code::Unavailable, reason::NOT_READY)), ..Script::default() }).await;
+    let leader = serve(Script::default()).await;
+    let all = format!("{},{starting}", nobody());
+    let (code, stdout, stderr) = run(&["status", "--json", "--manager", &all, "--manager", &leader]).await;
+    assert_eq!(code, Some(0), "{stderr}");
+    let status: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&status["role"], &status["number_of_shards"]), (&"leader".into(), &16.into()));
+
+    let (code, stdout, stderr) = run(&["status", "--manager", &all]).await;
+    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (Some(1), "", 1), "{stderr}");
+    assert!(
+        stderr.contains("Connection refused") && stderr.contains(&format!("http://{starting}: not now (NOT_READY)")),
+        "{stderr}"
+    );
+}
+
+#[tokio::test]
+async fn status_check_fails_where_an_invariant_does() {
+    let sound = serve(Script::default()).await;
+    assert_eq!(run(&["status", "--check", "--manager", &sound]).await.0, Some(0));
+    let unsound = serve(Script { violations: vec!["shard 3 is owned twice".to_owned()], ..Script::default() }).await;
+    let (code, stdout, _) = run(&["status", "--check", "--manager", &unsound]).await;
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("shard 3 is owned twice"), "{stdout}");
+    assert_eq!(run(&["status", "--manager", &unsound]).await.0, Some(0));
+}
+
+#[tokio::test]
+async fn a_refusal_of_the_leader_is_final() {
+    let (first, second) = (Script::default(), Script::default());
+    let all = format!("{},{}", serve(first).await, serve(second.clone()).await);
+    for command in ["drain", "cordon", "uncordon"] {
+        let (code, stdout, stderr) = run(&[command, "b", "--manager", &all]).await;
+        assert_eq!((code, stdout.as_str()), (Some(1), ""));
+        assert!(stderr.contains("executor b is not registered (UNKNOWN_EXECUTOR); `shard-manager executors`"), "{stderr}");
+    }
+    assert!(second.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_drain_is_asked_for_with_its_reason_and_waited_for() {
+    let script =
+        Script { states: states(&[("active", 5), ("draining", 2), ("draining", 2), ("drained", 0)]), ..Script::default() };
+    let leader = serve(script.clone()).await;
+    let (code, stdout, stderr) = run(&["drain", "a", "--manager", &leader, "--wait", "--reason", "new disk", "--json"]).await;
+    assert_eq!(code, Some(0), "{stderr}");
+    assert_eq!(stdout, "{\"executor\":\"a\",\"done\":\"drained\",\"term\":7,\"revision\":9}\n");
+    assert_eq!(stderr, "executor a: 5 shards left\nexecutor a: 2 shards left\n");
+    assert_eq!(script.asked.lock().unwrap()[0].reason, "new disk");
+}
+
+#[tokio::test]
+async fn waiting_for_a_drain_ends_at_its_time_out() {
+    let leader = serve(Script { states: states(&[("draining", 2)]), ..Script::default() }).await;
+    let (code, stdout, stderr) = run(&["drain", "a", "--manager", &leader, "--wait", "--timeout", "300ms"]).await;
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains("executor a was not drained within 300ms: 2 shards are left; the drain stays in force"), "{stderr}");
+}
