@@ -1,4 +1,5 @@
 //! Every rule by exact outcomes: the actions, the answer, the mark. "No action" included.
+#![allow(clippy::unwrap_used)]
 
 use super::*;
 use crate::types::{Revision, Term};

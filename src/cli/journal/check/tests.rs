@@ -1,3 +1,6 @@
+//! Each kind of violation, and what only looks like one.
+#![allow(clippy::unwrap_used)]
+
 use super::*;
 
 /// A journal's line, short: (at, incarnation, entry). Executors are named after their incarnation.
