@@ -135,7 +135,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
             logging::start(LogFormat::Text, &std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()));
             Ok(executor::run(arguments).await)
         }
-        Command::Journal(Journal::Check(arguments)) => Ok(journal::run(arguments).await),
+        Command::Journal(Journal::Check(arguments)) => Ok(journal::run(&arguments)),
     };
     result.unwrap_or_else(|error| {
         output::say(&format!("error: {}", output::with_causes(&error)));

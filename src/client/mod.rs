@@ -1,1 +1,19 @@
-//! To be written.
+//! The library for executors.
+//!
+//! An executor implements [`ShardHost`] and starts an [`ExecutorSession`]; the session registers, renews the lease, takes commands,
+//! starts and stops the work on shards, and fences itself when its lease runs out by its own clock. See docs/guarantees.md.
+
+pub use host::{ShardGrant, ShardHost};
+pub use observer::{Happening, ObserverError, SessionEvent, SessionObserver};
+pub use session::{Builder, Error, ExecutorSession, StartError};
+
+mod actor;
+mod host;
+mod ledger;
+mod managers;
+mod observer;
+mod pace;
+mod server;
+mod session;
+mod wire;
+mod workers;

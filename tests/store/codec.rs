@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use shard_manager::assignment::record::{ExecutorRecord, ShardRecord, ShardState};
+use shard_manager::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, ShardState};
 use shard_manager::assignment::state::{
     EXECUTORS_PER_PAGE, ExecutorPage, Inventory, Meta, RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, ShardPage,
 };
@@ -79,7 +79,7 @@ fn records_are_read_back_as_they_were() {
     for content in contents() {
         assert_eq!(content.decode(&content.encode().unwrap()).unwrap(), content);
     }
-    let full: RetireePage = (0..RETIREES_PER_PAGE as u64).map(|at| (at * 64 + 9, Incarnation(at + 1))).collect();
+    let full: RetireePage = (0..RETIREES_PER_PAGE as u64).map(|at| retiree(at * 64 + 9, at + 1)).collect();
     let full = Content::Retirees(9, full);
     assert_eq!(full.decode(&full.encode().unwrap()).unwrap(), full);
 }
@@ -234,9 +234,9 @@ fn values_out_of_their_bounds_are_refused_both_ways() {
     refuse(&shard(0, ShardState::Held(Slot(3))), "slot 3 has epoch 0");
     refuse(&Content::Shards(0, vec![ShardRecord::default(); 2], 1), "it has 2 shards, of 1 it takes 1");
     refuse(&Content::Shards(1, vec![ShardRecord::default(); SHARDS_PER_PAGE], 1024), "it takes 0");
-    refuse(&Content::Retirees(1, vec![(2, Incarnation(1))]), "belongs into another bucket");
-    refuse(&Content::Retirees(1, vec![(65, Incarnation(0))]), "an incarnation is 0");
-    refuse(&Content::Retirees(1, vec![(1, Incarnation(1)); RETIREES_PER_PAGE + 1]), "at most 4096");
+    refuse(&Content::Retirees(1, vec![retiree(2, 1)]), "belongs into another bucket");
+    refuse(&Content::Retirees(1, vec![retiree(65, 0)]), "an incarnation is 0");
+    refuse(&Content::Retirees(1, vec![retiree(1, 1); RETIREES_PER_PAGE + 1]), "at most 4096");
 
     // The same bounds hold for what is read: columns of one cell, epochs, states, owners.
     let read = |epoch: u64, state: u8, owner: u32| {
@@ -297,7 +297,7 @@ fn golden_bytes() {
              000000010000000200000000",
         ),
         (
-            Content::Retirees(2, vec![(66, Incarnation(9))]),
+            Content::Retirees(2, vec![retiree(66, 9)]),
             "53484d4700010004000000020000001253ab2106020000000000000042020000000000000009",
         ),
     ];
@@ -306,4 +306,8 @@ fn golden_bytes() {
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(found, hex, "{}", content.key());
     }
+}
+
+fn retiree(id_hash: u64, incarnation: u64) -> Retiree {
+    Retiree { id_hash, incarnation: Incarnation(incarnation), end: End::Superseded }
 }

@@ -1,6 +1,6 @@
 //! What every store promises. To join: implement [`Harness`] and name it in `conformance!`.
 
-use shard_manager::assignment::record::ShardRecord;
+use shard_manager::assignment::record::{End, ShardRecord};
 use shard_manager::assignment::state::{Changes, SHARDS_PER_PAGE, State};
 use shard_manager::backend::Fence;
 use shard_manager::store::codec::{self, Key, Kind};
@@ -115,7 +115,7 @@ pub async fn what_was_committed_is_read_back_by_another_handle(harness: &impl Ha
         }
     }
     next.set_executor(Slot(40), Some(sample::executor(40)));
-    next.retire(&sample::executor_id(5), Incarnation(7));
+    next.retire(&sample::executor_id(5), Incarnation(7), End::Superseded);
     let second = store.commit(&fence, Some(first), &next.changes_since(Some(&state))).await.unwrap();
     assert!(second > first);
     assert_eq!(loaded(&harness.open().await).await, Loaded { revision: second, state: next });

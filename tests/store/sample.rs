@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shard_manager::assignment::record::{ExecutorRecord, ShardRecord, ShardState, Standing, Wish};
+use shard_manager::assignment::record::{End, ExecutorRecord, ShardRecord, ShardState, Standing, Wish};
 use shard_manager::assignment::state::{Changes, Inventory, Meta, State};
 use shard_manager::types::{ClusterId, Epoch, ExecutorId, Incarnation, ShardId, Slot, Term, Token};
 use uuid::Uuid;
@@ -46,7 +46,7 @@ pub fn state(number_of_shards: u32, token: Token) -> State {
         state.set_shard(ShardId(shard), ShardRecord { epoch: Epoch(1_700_000_000_000 + u64::from(shard)), state: owner });
     }
     for at in 0..40 {
-        state.retire(&executor_id(at % 7), Incarnation(1 + u64::from(at)));
+        state.retire(&executor_id(at % 7), Incarnation(1 + u64::from(at)), End::Superseded);
     }
     state
 }

@@ -7,7 +7,9 @@ use uuid::Uuid;
 use super::columns::{Reader, Writer};
 use super::envelope::{open, seal};
 use super::{Key, Kind, Reason, Refused};
-use crate::assignment::record::{ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, Retiree, ShardRecord, ShardState, Standing, Wish};
+use crate::assignment::record::{
+    End, ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, Retiree, ShardRecord, ShardState, Standing, Wish,
+};
 use crate::assignment::state::{
     EXECUTORS_PER_PAGE, ExecutorPage, Inventory, Meta, RETIREE_PAGES, RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, ShardPage,
 };
@@ -281,8 +283,9 @@ fn shard_state(number: u8, owner: Slot) -> Result<ShardState, String> {
 pub fn encode_retirees(page: u32, content: &RetireePage) -> Result<Vec<u8>, Refused> {
     encode(Key::new(Kind::Retirees, page), |columns| {
         check_retirees(page, content)?;
-        columns.column(&content.iter().map(|(hash, _)| *hash).collect::<Vec<_>>())?;
-        columns.column(&content.iter().map(|(_, incarnation)| incarnation.0).collect::<Vec<_>>())
+        columns.column(&content.iter().map(|it| it.id_hash).collect::<Vec<_>>())?;
+        columns.column(&content.iter().map(|it| it.incarnation.0).collect::<Vec<_>>())?;
+        columns.column(&content.iter().map(|it| end_number(it.end)).collect::<Vec<_>>())
     })
 }
 
@@ -294,7 +297,12 @@ pub fn decode_retirees(page: u32, record: &[u8]) -> Result<RetireePage, Refused>
     decode(Key::new(Kind::Retirees, page), record, |columns| {
         let hashes: Vec<u64> = columns.any("hashes")?;
         let incarnations: Vec<u64> = columns.column("incarnations", hashes.len())?;
-        let retirees = hashes.into_iter().zip(incarnations.into_iter().map(Incarnation)).collect::<Vec<Retiree>>();
+        let ends: Vec<u8> = columns.column("ends", hashes.len())?;
+        let cells = hashes.into_iter().zip(incarnations).zip(ends);
+        let retirees = cells.map(|((id_hash, incarnation), number)| {
+            Ok(Retiree { id_hash, incarnation: Incarnation(incarnation), end: end(number)? })
+        });
+        let retirees = retirees.collect::<Result<Vec<Retiree>, String>>()?;
         check_retirees(page, &retirees)?;
         Ok(retirees)
     })
@@ -304,7 +312,7 @@ fn check_retirees(page: u32, retirees: &[Retiree]) -> Result<(), String> {
     if retirees.len() > RETIREES_PER_PAGE {
         return Err(format!("it has {} incarnations, it takes at most {RETIREES_PER_PAGE}", retirees.len()));
     }
-    for (hash, incarnation) in retirees {
+    for Retiree { id_hash: hash, incarnation, .. } in retirees {
         if hash % RETIREE_PAGES as u64 != u64::from(page) {
             return Err(format!("hash {hash:#x} belongs into another bucket"));
         }
@@ -313,6 +321,21 @@ fn check_retirees(page: u32, retirees: &[Retiree]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn end_number(end: End) -> u8 {
+    match end {
+        End::Over => 0,
+        End::Superseded => 1,
+    }
+}
+
+fn end(number: u8) -> Result<End, String> {
+    match number {
+        0 => Ok(End::Over),
+        1 => Ok(End::Superseded),
+        _ => Err(format!("how an incarnation ended is {number}, it takes 0 or 1")),
+    }
 }
 
 fn encode(key: Key, write: impl FnOnce(&mut Writer) -> Result<(), String>) -> Result<Vec<u8>, Refused> {

@@ -1,0 +1,395 @@
+//! The checker: reads journals and finds what must never be.
+//!
+//! An ownership interval of a shard goes from its `start` to its `stop` or `fenced`, or, where neither came in time, to the end of the
+//! last lease that its incarnation is known to have had from then on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{Entry, Line};
+
+/// A journal that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The file.
+    #[error("cannot read {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line that is none of a journal's, and not the last.
+    #[error("{} line {line} is no line of a journal: {source}", path.display())]
+    Line {
+        /// Which file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// Reads journals. A line that was cut off, as a killed process leaves it, is left out: at the end of a file, or before a line that a
+/// later process appended.
+pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Line>, ReadError> {
+    let mut lines = Vec::new();
+    for path in paths {
+        let path = path.as_ref();
+        let text = std::fs::read(path).map_err(|source| ReadError::File { path: path.to_owned(), source })?;
+        lines.extend(parse(path, &text)?);
+    }
+    Ok(lines)
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<Line>, ReadError> {
+    let mut lines = Vec::new();
+    for (index, bytes) in text.split(|&byte| byte == b'\n').enumerate().filter(|(_, bytes)| !bytes.is_empty()) {
+        match serde_json::from_slice(bytes) {
+            Ok(line) => lines.push(line),
+            Err(source) if source.is_eof() => {} // Cut off.
+            Err(source) => return Err(ReadError::Line { path: path.to_owned(), line: index + 1, source }),
+        }
+    }
+    Ok(lines)
+}
+
+/// What to hold the journals to, beyond what must never be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rules {
+    /// Every shard below this must have had an owner.
+    pub number_of_shards: Option<u32>,
+    /// No shard may be without an owner for longer, between its first start and the last line of all journals.
+    pub at_most_unowned: Option<Duration>,
+}
+
+/// One time of ownership.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Interval {
+    /// Who.
+    pub executor: String,
+    /// Which process.
+    pub incarnation: u64,
+    /// With this fencing token.
+    pub epoch: u64,
+    /// Nanoseconds of CLOCK_BOOTTIME.
+    pub from_ns: u64,
+    /// Nanoseconds of CLOCK_BOOTTIME.
+    pub until_ns: u64,
+}
+
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Violation {
+    /// Two incarnations owned a shard at one time, both under a live lease.
+    Overlap {
+        /// Which shard.
+        shard: u32,
+        /// The one that began first.
+        first: Interval,
+        /// The one that began before that ended.
+        second: Interval,
+    },
+    /// A shard went to another incarnation at an epoch that is not above all before (P4).
+    EpochDidNotGrow {
+        /// Which shard.
+        shard: u32,
+        /// The highest epoch before.
+        highest: u64,
+        /// The ownership at an epoch that is no higher.
+        interval: Interval,
+    },
+    /// Work on a shard began without a lease.
+    NoLease {
+        /// Which shard.
+        shard: u32,
+        /// Who.
+        executor: String,
+        /// Which process.
+        incarnation: u64,
+        /// When, in nanoseconds of CLOCK_BOOTTIME.
+        at_ns: u64,
+    },
+    /// One incarnation began to work on a shard that it still worked on.
+    StartedTwice {
+        /// Which shard.
+        shard: u32,
+        /// Who.
+        executor: String,
+        /// Which process.
+        incarnation: u64,
+        /// When, in nanoseconds of CLOCK_BOOTTIME.
+        at_ns: u64,
+    },
+    /// A shard had no owner for longer than allowed.
+    Unowned {
+        /// Which shard.
+        shard: u32,
+        /// Nanoseconds of CLOCK_BOOTTIME.
+        from_ns: u64,
+        /// Nanoseconds of CLOCK_BOOTTIME.
+        until_ns: u64,
+    },
+    /// A shard never had an owner.
+    NeverOwned {
+        /// Which shard.
+        shard: u32,
+    },
+}
+
+/// What one shard went through.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ShardSummary {
+    /// How often it went to another executor or incarnation.
+    pub moves: u32,
+    /// Its longest time without an owner after its first start, in nanoseconds.
+    pub longest_unowned_ns: u64,
+    /// All its time without an owner after its first start, in nanoseconds.
+    pub total_unowned_ns: u64,
+}
+
+/// What the journals show.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// What must not be, by shard.
+    pub violations: Vec<Violation>,
+    /// By shard.
+    pub shards: BTreeMap<u32, ShardSummary>,
+    /// How many incarnations took part.
+    pub incarnations: usize,
+}
+
+impl Report {
+    /// Moves of all shards.
+    pub fn moves(&self) -> u64 {
+        self.shards.values().map(|shard| u64::from(shard.moves)).sum()
+    }
+
+    /// The longest time that a shard was without an owner after its first start.
+    pub fn longest_unowned(&self) -> Duration {
+        Duration::from_nanos(self.shards.values().map(|shard| shard.longest_unowned_ns).max().unwrap_or(0))
+    }
+
+    /// Shard-time without an owner, over all shards.
+    pub fn total_unowned(&self) -> Duration {
+        Duration::from_nanos(self.shards.values().fold(0, |sum, shard| sum.saturating_add(shard.total_unowned_ns)))
+    }
+}
+
+/// Who owned which shard when: by shard, in the order of beginning.
+pub fn intervals(lines: &[Line]) -> BTreeMap<u32, Vec<Interval>> {
+    reconstruct(lines).0
+}
+
+/// Checks everything. The order of lines does not matter beyond that of each incarnation's.
+pub fn check(lines: &[Line], rules: Rules) -> Report {
+    let (intervals, mut violations) = reconstruct(lines);
+    let last_ns = lines.iter().map(|line| line.at_ns).max().unwrap_or(0);
+    let mut shards = BTreeMap::new();
+    for (&shard, intervals) in &intervals {
+        violations.extend(overlaps(shard, intervals));
+        violations.extend(stuck_epochs(shard, intervals));
+        let gaps = gaps(intervals, last_ns);
+        if let Some(most) = rules.at_most_unowned {
+            let most = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+            let long = gaps.iter().filter(|(from, until)| until - from > most);
+            violations.extend(long.map(|&(from_ns, until_ns)| Violation::Unowned { shard, from_ns, until_ns }));
+        }
+        let moves = intervals.windows(2).filter(|pair| pair[0].incarnation != pair[1].incarnation).count();
+        let lengths = || gaps.iter().map(|(from, until)| until - from);
+        let summary = ShardSummary {
+            moves: u32::try_from(moves).unwrap_or(u32::MAX),
+            longest_unowned_ns: lengths().max().unwrap_or(0),
+            total_unowned_ns: lengths().sum(),
+        };
+        shards.insert(shard, summary);
+    }
+    let all = 0..rules.number_of_shards.unwrap_or(0);
+    violations.extend(all.filter(|shard| !intervals.contains_key(shard)).map(|shard| Violation::NeverOwned { shard }));
+    let incarnations: std::collections::HashSet<u64> = lines.iter().map(|line| line.incarnation).collect();
+    Report { violations, shards, incarnations: incarnations.len() }
+}
+
+#[derive(Default)]
+struct Process<'a> {
+    /// (at, until), in the order written.
+    leases: Vec<(u64, u64)>,
+    open: HashMap<u32, (u64, u64)>,
+    executor: &'a str,
+}
+
+impl Process<'_> {
+    /// The end of the last lease that was in force at `from_ns` or was granted later, before `to_ns`. A lease that ran out and was
+    /// followed by another is no live lease in between, but whoever renewed in time has one chain of them: its last end.
+    fn lease_end(&self, from_ns: u64) -> Option<u64> {
+        let mut end = None;
+        for &(at, until) in &self.leases {
+            match end {
+                // Granted after the one before ran out: another chain, which begins too late.
+                Some(end) if end > from_ns && at > end => break,
+                _ => end = Some(until),
+            }
+        }
+        end.filter(|&end| end > from_ns)
+    }
+}
+
+fn reconstruct(lines: &[Line]) -> (BTreeMap<u32, Vec<Interval>>, Vec<Violation>) {
+    let mut processes: BTreeMap<u64, Process<'_>> = BTreeMap::new();
+    for line in lines {
+        let process = processes.entry(line.incarnation).or_default();
+        process.executor = &line.executor;
+        if let Entry::Lease { until_ns } = line.entry {
+            process.leases.push((line.at_ns, until_ns));
+        }
+    }
+    let mut intervals: BTreeMap<u32, Vec<Interval>> = BTreeMap::new();
+    let mut violations = Vec::new();
+    for line in lines {
+        let Some(process) = processes.get_mut(&line.incarnation) else { continue };
+        let (executor, incarnation, at_ns) = (line.executor.clone(), line.incarnation, line.at_ns);
+        match line.entry {
+            Entry::Lease { .. } => {}
+            Entry::Start { shard, epoch } => {
+                if process.lease_end(at_ns).is_none() {
+                    violations.push(Violation::NoLease { shard, executor: executor.clone(), incarnation, at_ns });
+                }
+                if process.open.insert(shard, (epoch, at_ns)).is_some() {
+                    violations.push(Violation::StartedTwice { shard, executor, incarnation, at_ns });
+                }
+            }
+            Entry::Stop { shard, .. } | Entry::Fenced { shard, .. } => {
+                if let Some((epoch, from_ns)) = process.open.remove(&shard) {
+                    let until_ns = process.lease_end(from_ns).map_or(from_ns, |end| end.min(at_ns));
+                    intervals.entry(shard).or_default().push(Interval { executor, incarnation, epoch, from_ns, until_ns });
+                }
+            }
+        }
+    }
+    // A process that was killed, or still runs, owns its shards until its last lease ends.
+    for (&incarnation, process) in &processes {
+        for (&shard, &(epoch, from_ns)) in &process.open {
+            let until_ns = process.lease_end(from_ns).unwrap_or(from_ns);
+            let executor = process.executor.to_owned();
+            intervals.entry(shard).or_default().push(Interval { executor, incarnation, epoch, from_ns, until_ns });
+        }
+    }
+    for intervals in intervals.values_mut() {
+        intervals.sort_by_key(|interval| (interval.from_ns, interval.until_ns));
+    }
+    (intervals, violations)
+}
+
+fn overlaps(shard: u32, intervals: &[Interval]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut latest: Option<&Interval> = None;
+    for interval in intervals {
+        if let Some(first) = latest
+            && first.incarnation != interval.incarnation
+            && interval.from_ns < first.until_ns
+        {
+            found.push(Violation::Overlap { shard, first: first.clone(), second: interval.clone() });
+        }
+        if latest.is_none_or(|latest| latest.until_ns <= interval.until_ns) {
+            latest = Some(interval);
+        }
+    }
+    found
+}
+
+fn stuck_epochs(shard: u32, intervals: &[Interval]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut highest: Option<&Interval> = None;
+    for interval in intervals {
+        if let Some(before) = highest {
+            let is_same = before.incarnation == interval.incarnation;
+            if interval.epoch < before.epoch || (interval.epoch == before.epoch && !is_same) {
+                found.push(Violation::EpochDidNotGrow { shard, highest: before.epoch, interval: interval.clone() });
+                continue;
+            }
+        }
+        highest = Some(interval);
+    }
+    found
+}
+
+fn gaps(intervals: &[Interval], last_ns: u64) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let Some(first) = intervals.first() else { return found };
+    let mut owned_until = first.until_ns;
+    for interval in &intervals[1..] {
+        if interval.from_ns > owned_until {
+            found.push((owned_until, interval.from_ns));
+        }
+        owned_until = owned_until.max(interval.until_ns);
+    }
+    if last_ns > owned_until {
+        found.push((owned_until, last_ns));
+    }
+    found
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 20;
+        writeln!(
+            f,
+            "{} shards, {} incarnations, {} moves; without an owner: {:.3} s at most, {:.3} shard-seconds in all",
+            self.shards.len(),
+            self.incarnations,
+            self.moves(),
+            self.longest_unowned().as_secs_f64(),
+            self.total_unowned().as_secs_f64(),
+        )?;
+        for violation in self.violations.iter().take(SHOWN) {
+            writeln!(f, "VIOLATION {violation}")?;
+        }
+        match self.violations.len() {
+            0 => writeln!(f, "no violation"),
+            1..=SHOWN => Ok(()),
+            more => writeln!(f, "and {} violations more", more - SHOWN),
+        }
+    }
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Interval { executor, incarnation, epoch, from_ns, until_ns } = self;
+        write!(f, "{executor} (incarnation {incarnation}, epoch {epoch}) from {from_ns} until {until_ns}")
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Violation::Overlap { shard, first, second } => {
+                let overlap = Duration::from_nanos(first.until_ns.min(second.until_ns).saturating_sub(second.from_ns));
+                write!(f, "shard {shard}: owned twice for {overlap:?}: by {first}, and by {second}")
+            }
+            Violation::EpochDidNotGrow { shard, highest, interval } => {
+                write!(f, "shard {shard}: an epoch that is not above {highest}, granted before: {interval}")
+            }
+            Violation::NoLease { shard, executor, incarnation, at_ns } => {
+                write!(f, "shard {shard}: started without a live lease by {executor} (incarnation {incarnation}) at {at_ns}")
+            }
+            Violation::StartedTwice { shard, executor, incarnation, at_ns } => {
+                write!(f, "shard {shard}: started again before it ended by {executor} (incarnation {incarnation}) at {at_ns}")
+            }
+            Violation::Unowned { shard, from_ns, until_ns } => {
+                let length = Duration::from_nanos(until_ns - from_ns);
+                write!(f, "shard {shard}: no owner for {length:?}, from {from_ns} until {until_ns}")
+            }
+            Violation::NeverOwned { shard } => write!(f, "shard {shard}: never had an owner"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Each kind of violation, and what only looks like one.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+/// A journal's line, short: (at, incarnation, entry). Executors are named after their incarnation.
+fn line((at_ns, incarnation, entry): (u64, u64, Entry)) -> Line {
+    Line { at_ns, entry, executor: format!("e{incarnation}"), incarnation }
+}
+
+fn start(shard: u32, epoch: u64) -> Entry {
+    Entry::Start { shard, epoch }
+}
+
+fn stop(shard: u32, epoch: u64) -> Entry {
+    Entry::Stop { shard, epoch }
+}
+
+fn lease(until_ns: u64) -> Entry {
+    Entry::Lease { until_ns }
+}
+
+fn checked(lines: &[(u64, u64, Entry)], rules: Rules) -> Report {
+    check(&lines.iter().copied().map(line).collect::<Vec<_>>(), rules)
+}
+
+fn violations(lines: &[(u64, u64, Entry)]) -> Vec<Violation> {
+    checked(lines, Rules::default()).violations
+}
+
+fn interval(incarnation: u64, epoch: u64, from_ns: u64, until_ns: u64) -> Interval {
+    Interval { executor: format!("e{incarnation}"), incarnation, epoch, from_ns, until_ns }
+}
+
+#[test]
+fn a_handoff_in_order_is_no_violation_and_counts_as_a_move() {
+    let report = checked(
+        &[
+            (10, 1, lease(100)),
+            (11, 1, start(0, 5)),
+            (40, 1, stop(0, 5)),
+            (10, 2, lease(100)),
+            (45, 2, start(0, 6)),
+            (60, 2, stop(0, 6)),
+        ],
+        Rules::default(),
+    );
+    assert_eq!(report.violations, []);
+    let summary = ShardSummary { moves: 1, longest_unowned_ns: 5, total_unowned_ns: 5 };
+    assert_eq!((report.shards[&0].clone(), report.incarnations), (summary, 2));
+}
+
+#[test]
+fn ownership_that_overlaps_under_live_leases_is_found() {
+    let found = violations(&[
+        (10, 1, lease(100)),
+        (11, 1, start(0, 5)),
+        (50, 1, stop(0, 5)),
+        (10, 2, lease(100)),
+        (49, 2, start(0, 6)),
+        (60, 2, stop(0, 6)),
+    ]);
+    assert_eq!(found, [Violation::Overlap { shard: 0, first: interval(1, 5, 11, 50), second: interval(2, 6, 49, 60) }]);
+}
+
+#[test]
+fn a_killed_process_owns_until_its_last_lease_ends_and_not_longer() {
+    let killed = [(10, 1, lease(100)), (11, 1, start(0, 5)), (60, 1, lease(150)), (10, 2, lease(300))];
+    let with = |at| [&killed[..], &[(at, 2, start(0, 6))]].concat();
+    assert_eq!(violations(&with(150)), []);
+    let overlap = Violation::Overlap { shard: 0, first: interval(1, 5, 11, 150), second: interval(2, 6, 149, 300) };
+    assert_eq!(violations(&with(149)), [overlap]);
+}
+
+#[test]
+fn a_paused_process_owned_until_its_lease_ran_out_not_until_it_woke() {
+    let found = violations(&[
+        (10, 1, lease(100)),
+        (11, 1, start(0, 5)),
+        (400, 1, Entry::Fenced { shard: 0, epoch: 5 }),
+        (410, 1, lease(500)),
+        (10, 2, lease(600)),
+        (120, 2, start(0, 6)),
+    ]);
+    assert_eq!(found, []);
+}
+
+#[test]
+fn an_epoch_that_does_not_grow_is_found() {
+    let change = |incarnation, epoch| {
+        [
+            (10, 1, lease(100)),
+            (11, 1, start(0, 5)),
+            (20, 1, stop(0, 5)),
+            (10, incarnation, lease(100)),
+            (30, incarnation, start(0, epoch)),
+            (40, incarnation, stop(0, epoch)),
+        ]
+    };
+    let stuck = |incarnation, epoch| {
+        vec![Violation::EpochDidNotGrow { shard: 0, highest: 5, interval: interval(incarnation, epoch, 30, 40) }]
+    };
+    assert_eq!(violations(&change(2, 5)), stuck(2, 5));
+    assert_eq!(violations(&change(2, 4)), stuck(2, 4));
+    assert_eq!(violations(&change(1, 4)), stuck(1, 4));
+    assert_eq!(violations(&change(1, 5)), [], "the same incarnation may start the same epoch again");
+    assert_eq!(violations(&change(2, 6)), []);
+}
+
+#[test]
+fn work_without_a_lease_and_work_begun_twice_are_found() {
+    let (executor, incarnation) = ("e1".to_owned(), 1);
+    let found = violations(&[(10, 1, lease(20)), (20, 1, start(0, 5))]);
+    assert_eq!(found, [Violation::NoLease { shard: 0, executor: executor.clone(), incarnation, at_ns: 20 }]);
+    let found = violations(&[(10, 1, lease(100)), (20, 1, start(0, 5)), (30, 1, start(0, 6))]);
+    assert_eq!(found, [Violation::StartedTwice { shard: 0, executor, incarnation, at_ns: 30 }]);
+}
+
+#[test]
+fn time_without_an_owner_is_summed_and_held_to_the_rule() {
+    let lines = [
+        (0, 1, lease(1_000)),
+        (100, 1, start(0, 5)),
+        (200, 1, stop(0, 5)),
+        (0, 2, lease(100_000)),
+        (2_300_000, 2, lease(9_000_000)),
+        (2_300_000, 2, start(0, 6)),
+        (2_300_500, 2, stop(0, 6)),
+        (2_300_900, 2, lease(9_000_000)),
+    ];
+    let summary = ShardSummary { moves: 1, longest_unowned_ns: 2_299_800, total_unowned_ns: 2_300_200 };
+    let rules = |ms| Rules { at_most_unowned: Some(Duration::from_millis(ms)), number_of_shards: None };
+    assert_eq!(checked(&lines, rules(3)).violations, []);
+    assert_eq!(checked(&lines, rules(3)).shards[&0], summary);
+    let unowned = Violation::Unowned { shard: 0, from_ns: 200, until_ns: 2_300_000 };
+    assert_eq!(checked(&lines, rules(2)).violations, [unowned]);
+}
+
+#[test]
+fn a_shard_that_never_had_an_owner_is_found() {
+    let rules = Rules { number_of_shards: Some(3), at_most_unowned: None };
+    let lines = [(10, 1, lease(100)), (11, 1, start(1, 5))];
+    assert_eq!(checked(&lines, rules).violations, [Violation::NeverOwned { shard: 0 }, Violation::NeverOwned { shard: 2 }]);
+}
+
+#[test]
+fn a_line_cut_off_by_a_kill_is_left_out_and_any_other_broken_one_is_an_error() {
+    let whole = serde_json::to_string(&line((10, u64::MAX, start(3, 1 << 60)))).unwrap();
+    assert!(whole.contains("18446744073709551615"), "incarnations are written as numbers, in full: {whole}");
+    let path = Path::new("j");
+    for cut in 0..whole.len() {
+        let text = format!("{whole}\n{}", &whole[..cut]);
+        assert_eq!(parse(path, text.as_bytes()).unwrap().len(), 1, "cut at {cut}");
+        let text = format!("{whole}\n{}\n{whole}\n", &whole[..cut]);
+        assert_eq!(parse(path, text.as_bytes()).unwrap().len(), 2, "cut at {cut}, and a later process appended");
+    }
+    let error = parse(path, format!("{whole}\n{{\"at_ns\":1}}\n").as_bytes()).unwrap_err();
+    assert!(error.to_string().starts_with("j line 2 is no line of a journal: "), "{error}");
+}

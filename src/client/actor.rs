@@ -1,0 +1,460 @@
+//! The one task of a session: it reads the clock, asks the ledger, and does what the ledger says.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::DropGuard;
+use tonic::Status;
+
+use super::host::{ShardGrant, ShardHost};
+use super::ledger::{Action, Attempt, End, Ignored, Kind, Ledger, Verdict};
+use super::managers::Managers;
+use super::observer::{Happening, SessionEvent, SessionObserver};
+use super::pace::Pace;
+use super::server::Delivery;
+use super::session::Error;
+use super::wire;
+use super::workers::{Ended, Workers};
+use crate::clock;
+use crate::rpc::{ApplyAssignmentResponse, LeaseAnswer, reason, reason_of};
+use crate::types::{BootInstant, Epoch, ExecutorId, Incarnation, MAX_NUMBER, ShardId};
+
+/// How long the session tries to deregister before it ends without.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How long everything else waits for futures that are being dropped. Longer means that one blocks its thread: it stays *held*.
+const FENCING: Duration = Duration::from_millis(250);
+/// How long connections may take to close at the end.
+const CLOSING: Duration = Duration::from_millis(500);
+
+/// What the session's handle and its grants ask of the task.
+#[derive(Debug)]
+pub enum Control {
+    /// Leave, within this time.
+    Leave(Duration),
+    /// Stop now.
+    Stop,
+    /// The storage has seen this epoch.
+    StorageEpoch(ShardId, Epoch),
+}
+
+/// What an actor is made of.
+pub struct Parts<H> {
+    pub id: ExecutorId,
+    pub incarnation: Incarnation,
+    pub host: H,
+    pub observer: Box<dyn SessionObserver>,
+    pub managers: Managers,
+    /// As the manager gets it.
+    pub endpoint: String,
+    pub weight: u32,
+    /// For the grants.
+    pub controls: mpsc::UnboundedSender<Control>,
+    pub control_receiver: mpsc::UnboundedReceiver<Control>,
+    pub deliveries: mpsc::Receiver<Delivery>,
+    /// The server's task.
+    pub serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    /// Ends it, when dropped.
+    pub shutdown: DropGuard,
+}
+
+/// See the module.
+pub struct Actor<H> {
+    id: ExecutorId,
+    ledger: Ledger,
+    workers: Workers<H>,
+    observer: Box<dyn SessionObserver>,
+    managers: Managers,
+    pace: Pace,
+    endpoint: String,
+    weight: u32,
+    controls: mpsc::UnboundedSender<Control>,
+    control_receiver: mpsc::UnboundedReceiver<Control>,
+    deliveries: mpsc::Receiver<Delivery>,
+    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    shutdown: DropGuard,
+    /// The call in flight.
+    call: Option<Call>,
+    /// Commands that wait for shards to stop; only the newest does.
+    waiting: Option<Waiting>,
+    /// The incarnation that was last seen to join.
+    joined: Option<Incarnation>,
+    leave_by: Option<BootInstant>,
+    farewell_by: Option<BootInstant>,
+}
+
+type Call = Pin<Box<dyn Future<Output = (Attempt, Result<Reply, Status>)> + Send>>;
+
+enum Reply {
+    Lease(LeaseAnswer),
+    Deregistered,
+}
+
+struct Waiting {
+    reply: oneshot::Sender<Result<ApplyAssignmentResponse, Status>>,
+    until: BootInstant,
+}
+
+enum Event {
+    Ended(Ended),
+    Answered(Attempt, Result<Reply, Status>),
+    Control(Control),
+    Delivered(Delivery),
+    ServerEnded(Option<tonic::transport::Error>),
+    Time,
+}
+
+impl<H: ShardHost> Actor<H> {
+    /// Registers as soon as it runs.
+    pub fn new(parts: Parts<H>) -> Actor<H> {
+        Actor {
+            ledger: Ledger::new(parts.id.clone(), parts.incarnation),
+            id: parts.id,
+            workers: Workers::new(parts.host),
+            observer: parts.observer,
+            managers: parts.managers,
+            pace: Pace::new(clock::now()),
+            endpoint: parts.endpoint,
+            weight: parts.weight,
+            controls: parts.controls,
+            control_receiver: parts.control_receiver,
+            deliveries: parts.deliveries,
+            serving: parts.serving,
+            shutdown: parts.shutdown,
+            call: None,
+            waiting: None,
+            joined: None,
+            leave_by: None,
+            farewell_by: None,
+        }
+    }
+
+    /// Until the end.
+    pub async fn run(mut self) -> Result<(), Error> {
+        let end = self.work().await;
+        // Where it ends in order, none is left.
+        self.workers.fence_all();
+        while self.workers.is_fencing() {
+            let ended = self.workers.ended().await;
+            let fenced = if ended.is_fenced { Happening::Fenced } else { Happening::Stopped };
+            // The observer may be what failed; the end that stands is the first.
+            let _ = self.observe(fenced(ended.shard, ended.epoch));
+        }
+        drop(self.waiting);
+        drop(self.deliveries);
+        drop(self.shutdown);
+        if tokio::time::timeout(CLOSING, &mut self.serving).await.is_err() {
+            self.serving.abort();
+        }
+        end
+    }
+
+    async fn work(&mut self) -> Result<(), Error> {
+        loop {
+            self.leave_in_time(clock::now());
+            self.catch_up().await?;
+            let now = clock::now();
+            self.answer_command(now);
+            self.begin_call(now);
+            match self.ledger.end() {
+                None => {}
+                Some(End::Stopped) => return Ok(()),
+                Some(End::Superseded) => return Err(Error::Superseded { id: self.id.clone() }),
+            }
+            let event = self.next_event().await;
+            // What is over ends before anything is taken in, however long this process was stopped.
+            self.catch_up().await?;
+            self.take_in(event)?;
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        let wake = self.wake();
+        let call = async {
+            match &mut self.call {
+                Some(call) => call.await,
+                None => std::future::pending().await,
+            }
+        };
+        let timer = async {
+            match wake {
+                Some(at) => clock::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = self.workers.ended() => Event::Ended(ended),
+            (attempt, result) = call => Event::Answered(attempt, result),
+            Some(control) = self.control_receiver.recv() => Event::Control(control),
+            Some(delivery) = self.deliveries.recv() => Event::Delivered(delivery),
+            end = &mut self.serving => Event::ServerEnded(end.ok().and_then(Result::err)),
+            () = timer => Event::Time,
+        }
+    }
+
+    fn wake(&self) -> Option<BootInstant> {
+        let call = (self.call.is_none() && self.ledger.may_call()).then(|| self.pace.due());
+        let waiting = self.waiting.as_ref().map(|waiting| waiting.until);
+        [self.ledger.next_look(), call, waiting, self.leave_by].into_iter().flatten().min()
+    }
+
+    /// Ends what is over, and does what the ledger says. After a fence nothing goes on before the futures are dropped.
+    async fn catch_up(&mut self) -> Result<(), Error> {
+        self.ledger.look(clock::now());
+        if !self.carry_out()? {
+            return Ok(());
+        }
+        let patience = tokio::time::sleep(FENCING);
+        tokio::pin!(patience);
+        while self.workers.is_fencing() {
+            tokio::select! {
+                biased;
+                ended = self.workers.ended() => self.take_in(Event::Ended(ended))?,
+                () = &mut patience => {
+                    tracing::error!("the lease ran out, and the work on a shard blocks its thread: it cannot be dropped and stays held");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something was fenced.
+    fn carry_out(&mut self) -> Result<bool, Error> {
+        let mut has_fenced = false;
+        for action in self.ledger.take_actions() {
+            match action {
+                Action::Fence(shard, epoch) => {
+                    tracing::warn!(%shard, %epoch, "the lease on a shard ran out; its work is ended");
+                    self.workers.fence(shard);
+                    has_fenced = true;
+                }
+                Action::Leased(until) => {
+                    if let Some(cluster_id) = self.ledger.cluster_id()
+                        && self.joined.replace(self.ledger.incarnation()) != Some(self.ledger.incarnation())
+                    {
+                        self.observe(Happening::Joined { cluster_id })?;
+                    }
+                    self.observe(Happening::Leased { until })?;
+                }
+                Action::Stop(shard, _) => self.workers.stop(shard),
+                Action::Start(shard, epoch) => {
+                    // A shard is only ever started under a lease, which a cluster granted.
+                    let Some(cluster_id) = self.ledger.cluster_id() else { continue };
+                    self.observe(Happening::Started(shard, epoch))?;
+                    let (token, controls) = (self.workers.token(), self.controls.clone());
+                    self.workers.start(ShardGrant { cluster_id, shard, epoch, token, controls });
+                }
+            }
+        }
+        Ok(has_fenced)
+    }
+
+    fn take_in(&mut self, event: Event) -> Result<(), Error> {
+        let now = clock::now();
+        match event {
+            Event::Ended(Ended { shard, epoch, is_fenced }) => {
+                // Written down before it can be told to anyone.
+                self.observe(if is_fenced { Happening::Fenced(shard, epoch) } else { Happening::Stopped(shard, epoch) })?;
+                self.ledger.ended(now, shard, epoch);
+            }
+            Event::Answered(attempt, result) => {
+                self.call = None;
+                match result {
+                    Ok(Reply::Lease(answer)) => self.take_in_answer(now, &attempt, &answer),
+                    Ok(Reply::Deregistered) => self.ledger.deregistered(),
+                    Err(status) => self.take_in_refusal(now, &attempt, &status)?,
+                }
+            }
+            Event::Control(Control::Leave(timeout)) => {
+                if self.leave_by.is_some() {
+                    return self.take_in(Event::Control(Control::Stop));
+                }
+                tracing::info!(executor = %self.id, ?timeout, "leaving: the manager is asked to move every shard away");
+                self.ledger.leave(now);
+                self.leave_by = Some(now.after(timeout));
+            }
+            Event::Control(Control::Stop) => self.stop(now),
+            Event::Control(Control::StorageEpoch(shard, epoch)) => {
+                if shard.0 < self.ledger.number_of_shards() && (1..=MAX_NUMBER).contains(&epoch.0) {
+                    self.ledger.storage_has_seen(shard, epoch);
+                } else {
+                    tracing::warn!(%shard, %epoch, "an epoch reported for the storage is ignored: no such shard, or out of range");
+                }
+            }
+            Event::Delivered(delivery) => self.take_in_command(now, delivery),
+            Event::ServerEnded(source) => return Err(Error::Server(source)),
+            Event::Time => {}
+        }
+        self.carry_out().map(|_| ())
+    }
+
+    fn take_in_answer(&mut self, now: BootInstant, attempt: &Attempt, answer: &LeaseAnswer) {
+        let answer = match wire::answer(answer) {
+            Ok(answer) => answer,
+            Err(invalid) => {
+                tracing::error!(manager = self.managers.url(), %invalid, "the manager's answer breaks a rule and is ignored");
+                return self.call_failed(now, false);
+            }
+        };
+        let lease_ttl = answer.lease_ttl;
+        match self.ledger.answered(now, attempt, answer) {
+            Ok(()) => {
+                if attempt.kind == Kind::Register {
+                    let (incarnation, manager) = (attempt.incarnation, self.managers.url());
+                    tracing::info!(executor = %self.id, %incarnation, manager, ?lease_ttl, "registered");
+                }
+                self.managers.worked();
+                self.pace.succeeded(attempt.sent, lease_ttl);
+            }
+            Err(Ignored::ClaimWanted) => self.pace.reset(now),
+            Err(Ignored::Foreign { named }) => {
+                tracing::warn!(executor = %self.id, cluster_id = %named, "the manager belongs to another cluster; registering anew");
+                self.ledger.refused(now, attempt, Verdict::WrongCluster, Incarnation::draw());
+                self.pace.reset(now);
+            }
+            Err(Ignored::Outdated) => {}
+            Err(ignored @ (Ignored::Stale { .. } | Ignored::Late)) => {
+                tracing::debug!(executor = %self.id, %ignored, "an answer changes nothing; asking again");
+                self.call_failed(now, false);
+            }
+        }
+    }
+
+    fn take_in_refusal(&mut self, now: BootInstant, attempt: &Attempt, status: &Status) -> Result<(), Error> {
+        let reason = reason_of(status);
+        let verdict = match (reason.as_deref(), attempt.kind) {
+            (Some(reason::SUPERSEDED | reason::UNKNOWN_EXECUTOR | reason::WRONG_CLUSTER), Kind::Deregister) => {
+                self.ledger.deregistered();
+                return Ok(());
+            }
+            (Some(reason::SUPERSEDED), _) => Verdict::Superseded,
+            (Some(reason::UNKNOWN_EXECUTOR), Kind::Renew) => Verdict::UnknownExecutor,
+            (Some(reason::WRONG_CLUSTER), Kind::Renew) => Verdict::WrongCluster,
+            (Some(reason::INVALID_ARGUMENT), Kind::Register) => {
+                return Err(Error::Rejected { message: status.message().to_owned() });
+            }
+            _ => {
+                self.tell_failure(attempt, status);
+                if self.farewell_by.is_some_and(|until| until <= now) {
+                    tracing::warn!(executor = %self.id, "could not deregister; the manager notices when the lease runs out");
+                    self.ledger.deregistered();
+                }
+                // Only a manager gives a reason: the connection is good then.
+                self.call_failed(now, reason.is_none());
+                return Ok(());
+            }
+        };
+        tracing::warn!(executor = %self.id, incarnation = %attempt.incarnation, ?verdict, message = status.message(), "refused; every shard is stopped");
+        self.ledger.refused(now, attempt, verdict, Incarnation::draw());
+        self.pace.reset(now);
+        if verdict == Verdict::Superseded {
+            self.observe(Happening::Superseded)?;
+        }
+        Ok(())
+    }
+
+    fn take_in_command(&mut self, now: BootInstant, Delivery { request, reply }: Delivery) {
+        let pushed =
+            wire::push(&request).map_err(Status::from).and_then(|push| self.ledger.push(now, &push).map_err(Status::from));
+        match pushed {
+            Ok(()) => {
+                // A newer command overtakes.
+                self.answer_now();
+                self.waiting = Some(Waiting { reply, until: now.after(Duration::from_millis(request.wait_ms)) });
+            }
+            // A sender that is gone wants no answer.
+            Err(status) => drop(reply.send(Err(status))),
+        }
+    }
+
+    fn answer_command(&mut self, now: BootInstant) {
+        if self.ledger.is_settled() || self.waiting.as_ref().is_some_and(|waiting| waiting.until <= now) {
+            self.answer_now();
+        }
+    }
+
+    fn answer_now(&mut self) {
+        if let Some(waiting) = self.waiting.take() {
+            let (mark, held) = (self.ledger.mark(), self.ledger.held());
+            let response = ApplyAssignmentResponse { mark: Some(mark.into()), held: Some(held.as_ref().into()) };
+            let _ = waiting.reply.send(Ok(response));
+        }
+    }
+
+    fn leave_in_time(&mut self, now: BootInstant) {
+        if self.leave_by.is_some_and(|until| self.ledger.has_left() || until <= now) {
+            self.stop(now);
+        }
+    }
+
+    fn stop(&mut self, now: BootInstant) {
+        self.leave_by = None;
+        self.ledger.stop(now);
+        // An answer to a renewal no longer matters, and the farewell must not wait for it.
+        self.call = None;
+        self.pace.reset(now);
+    }
+
+    fn begin_call(&mut self, now: BootInstant) {
+        if self.call.is_some() {
+            return;
+        }
+        if self.ledger.has_news() {
+            self.pace.hurry(now);
+        }
+        if now < self.pace.due() {
+            return;
+        }
+        let Some(attempt) = self.ledger.compose(now) else { return };
+        if attempt.kind == Kind::Deregister {
+            if attempt.cluster_id.is_none() {
+                return self.ledger.deregistered(); // It was never known to anyone.
+            }
+            self.farewell_by.get_or_insert(now.after(FAREWELL));
+        }
+        let (mut client, id, endpoint, weight) = (self.managers.client(), self.id.clone(), self.endpoint.clone(), self.weight);
+        let timeout = self.pace.attempt_timeout();
+        self.call = Some(Box::pin(async move {
+            let call = async {
+                match attempt.kind {
+                    Kind::Register => {
+                        let request = wire::register(&id, &endpoint, weight, &attempt);
+                        Ok(Reply::Lease(client.register(request).await?.into_inner()))
+                    }
+                    Kind::Renew => Ok(Reply::Lease(client.renew_lease(wire::renew(&id, &attempt)).await?.into_inner())),
+                    Kind::Deregister => {
+                        client.deregister(wire::deregister(&id, &attempt)).await?;
+                        Ok(Reply::Deregistered)
+                    }
+                }
+            };
+            let result = tokio::time::timeout(timeout, call).await;
+            let result = result.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))));
+            (attempt, result)
+        }));
+    }
+
+    fn call_failed(&mut self, now: BootInstant, is_broken: bool) {
+        let another = self.managers.failed(is_broken);
+        self.pace.failed(now, rand::random(), another);
+    }
+
+    fn tell_failure(&self, attempt: &Attempt, status: &Status) {
+        let (manager, call, code, message) = (self.managers.url(), attempt.kind, status.code(), status.message());
+        if self.pace.is_failing() {
+            tracing::debug!(executor = %self.id, manager, ?call, ?code, message, "a call to the manager failed again");
+        } else {
+            let lease_ms = self.ledger.lease().map(|until| until.since(clock::now()).as_millis());
+            tracing::warn!(executor = %self.id, manager, ?call, ?code, message, ?lease_ms, "a call to the manager failed; trying on");
+        }
+    }
+
+    fn observe(&mut self, what: Happening) -> Result<(), Error> {
+        let event = SessionEvent { at: clock::now(), executor_id: self.id.clone(), incarnation: self.ledger.incarnation(), what };
+        self.observer.observe(&event).map_err(Error::Observer)
+    }
+}

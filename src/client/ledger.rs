@@ -1,0 +1,536 @@
+//! What this executor holds and until when: the executor's half of the lease protocol, without clock, randomness or I/O.
+//!
+//! Every entry point first looks at the clock: a lease that is over is over before anything else is taken in, however late the
+//! process wakes up. What has to be done comes out as [`Action`]s, in order: fences first, stops before starts.
+//!
+//! Rules (L2, L3, L6, L7 and L12 stand where they act):
+//!
+//! - A shard is *held* from its `Start` until [`Ledger::ended`], so while it starts, stops and is being fenced.
+//! - Its next epoch starts only after the one before ended.
+//! - After its lease ran out an incarnation goes on renewing; an accepted answer gives it its set again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::holdings::{Holdings, digest_of};
+use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, ShardId, Version};
+
+pub use message::{Action, Answer, Attempt, End, Ignored, Kind, Push, PushRefusal, Verdict};
+
+mod message;
+#[cfg(test)]
+mod tests;
+
+/// The first pause before a shard whose future ended by itself is run again; doubled each time.
+const FIRST_REST: Duration = Duration::from_millis(100);
+/// The longest such pause; a future that ran for longer than this has proven itself.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not known to the manager, holds nothing.
+    Joining,
+    /// Known. Its lease may be over.
+    Member,
+    /// Stops everything, then joins as this incarnation.
+    Rejoining(Incarnation),
+    /// Stops everything, then deregisters.
+    Ending(End),
+    Ended(End),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Run {
+    #[default]
+    Idle,
+    /// Ended by itself; not held, and not run again before this.
+    Resting {
+        until: BootInstant,
+    },
+    Running {
+        epoch: Epoch,
+        since: BootInstant,
+    },
+    /// Cancelled. It keeps the deadline that it had when it was removed (L6).
+    Stopping {
+        epoch: Epoch,
+        deadline: BootInstant,
+    },
+    /// Cancelled and being dropped.
+    Fenced {
+        epoch: Epoch,
+    },
+}
+
+impl Run {
+    fn held(self) -> Option<Epoch> {
+        match self {
+            Run::Idle | Run::Resting { .. } => None,
+            Run::Running { epoch, .. } | Run::Stopping { epoch, .. } | Run::Fenced { epoch } => Some(epoch),
+        }
+    }
+
+    fn alarm(self) -> Option<BootInstant> {
+        match self {
+            Run::Resting { until } => Some(until),
+            Run::Stopping { deadline, .. } => Some(deadline),
+            Run::Idle | Run::Running { .. } | Run::Fenced { .. } => None,
+        }
+    }
+
+    fn is_ending(self) -> bool {
+        matches!(self, Run::Stopping { .. } | Run::Fenced { .. })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    wanted: Option<Epoch>,
+    run: Run,
+    /// How often in a row it ended by itself.
+    failures: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ledger {
+    id: ExecutorId,
+    incarnation: Incarnation,
+    phase: Phase,
+    cluster_id: Option<ClusterId>,
+    mark: Version,
+    number_of_shards: u32,
+    lease: Option<BootInstant>,
+    leaving: bool,
+    /// An accepted answer was to an attempt that said so.
+    leaving_heard: bool,
+    entries: BTreeMap<ShardId, Entry>,
+    /// Of the entries that have one.
+    alarms: BTreeSet<(BootInstant, ShardId)>,
+    held: usize,
+    ending: usize,
+    digest: u64,
+    /// The digest of the last full claim that was answered.
+    announced: Option<u64>,
+    /// What is held as a set, made when asked for.
+    claim: Option<Arc<Holdings>>,
+    storage_epochs: BTreeMap<ShardId, Epoch>,
+    actions: Vec<Action>,
+}
+
+impl Ledger {
+    /// A process that was just started.
+    pub fn new(id: ExecutorId, incarnation: Incarnation) -> Ledger {
+        Ledger {
+            id,
+            incarnation,
+            phase: Phase::Joining,
+            cluster_id: None,
+            mark: Version::default(),
+            number_of_shards: crate::types::MAX_SHARDS,
+            lease: None,
+            leaving: false,
+            leaving_heard: false,
+            entries: BTreeMap::new(),
+            alarms: BTreeSet::new(),
+            held: 0,
+            ending: 0,
+            digest: 0,
+            announced: None,
+            claim: None,
+            storage_epochs: BTreeMap::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Ends what is over by now. Every other entry point does this first.
+    pub fn look(&mut self, now: BootInstant) {
+        if self.lease.is_some_and(|until| until <= now) {
+            self.lease = None;
+            let shards: Vec<ShardId> = self.entries.keys().copied().collect();
+            for shard in shards {
+                self.want(shard, None);
+                self.fence(shard);
+            }
+        }
+        while let Some(&(at, shard)) = self.alarms.first()
+            && at <= now
+        {
+            match self.run_of(shard) {
+                Run::Stopping { .. } => self.fence(shard),
+                _ => {
+                    self.turn(shard, Run::Idle);
+                    self.settle(now, shard);
+                }
+            }
+        }
+        self.advance();
+    }
+
+    /// When [`Ledger::look`] has something to end or to start, at the latest.
+    pub fn next_look(&self) -> Option<BootInstant> {
+        let alarm = self.alarms.first().map(|&(at, _)| at);
+        [self.lease, alarm].into_iter().flatten().min()
+    }
+
+    /// What has to be done, in order, since this was last called.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The call to make next; `None` while there is none to make: everything has to stop first, or all is over.
+    pub fn compose(&mut self, now: BootInstant) -> Option<Attempt> {
+        self.look(now);
+        let kind = match self.phase {
+            Phase::Joining => Kind::Register,
+            Phase::Member => Kind::Renew,
+            Phase::Ending(_) if self.held == 0 => Kind::Deregister,
+            Phase::Rejoining(_) | Phase::Ending(_) | Phase::Ended(_) => return None,
+        };
+        Some(Attempt {
+            sent: now,
+            kind,
+            incarnation: self.incarnation,
+            cluster_id: self.cluster_id,
+            mark: self.mark,
+            claim: self.held(),
+            in_full: self.announced != Some(self.digest),
+            leaving: self.leaving,
+            storage_epochs: Holdings::from_pairs(self.storage_epochs.iter().map(|(&shard, &epoch)| (shard, epoch))),
+        })
+    }
+
+    /// Whether there is a call to make, sooner or later, as things stand.
+    pub fn may_call(&self) -> bool {
+        match self.phase {
+            Phase::Joining | Phase::Member => true,
+            Phase::Ending(_) => self.held == 0,
+            Phase::Rejoining(_) | Phase::Ended(_) => false,
+        }
+    }
+
+    /// Whether the manager should hear from this executor at once.
+    pub fn has_news(&self) -> bool {
+        match self.phase {
+            Phase::Member => {
+                self.announced != Some(self.digest) || !self.storage_epochs.is_empty() || self.leaving != self.leaving_heard
+            }
+            _ => self.may_call(),
+        }
+    }
+
+    /// Takes in the answer to an attempt. Lease, mark and set change together or not at all.
+    pub fn answered(&mut self, now: BootInstant, attempt: &Attempt, answer: Answer) -> Result<(), Ignored> {
+        self.look(now);
+        let is_awaited = match self.phase {
+            Phase::Joining => attempt.kind == Kind::Register,
+            Phase::Member => attempt.kind == Kind::Renew,
+            Phase::Rejoining(_) | Phase::Ending(_) | Phase::Ended(_) => false,
+        };
+        if !is_awaited || attempt.incarnation != self.incarnation {
+            return Err(Ignored::Outdated);
+        }
+        let is_foreign = self.cluster_id != Some(answer.cluster_id);
+        if is_foreign && attempt.kind == Kind::Renew {
+            return Err(Ignored::Foreign { named: answer.cluster_id });
+        }
+        // Marks of different clusters do not compare.
+        if !is_foreign && answer.version < self.mark {
+            return Err(Ignored::Stale { version: answer.version, mark: self.mark });
+        }
+        let until = attempt.sent.after(answer.lease_ttl); // L7
+        if until <= now {
+            return Err(Ignored::Late);
+        }
+        if attempt.kind == Kind::Renew {
+            if answer.claim_wanted && !attempt.in_full {
+                self.announced = None;
+                if answer.assignment.is_none() {
+                    return Err(Ignored::ClaimWanted);
+                }
+            } else if attempt.in_full {
+                self.announced = Some(attempt.claim.digest());
+            }
+            self.leaving_heard |= attempt.leaving;
+            self.storage_epochs.retain(|&shard, &mut epoch| attempt.storage_epochs.epoch(shard) != Some(epoch));
+        }
+        self.phase = Phase::Member;
+        self.cluster_id = Some(answer.cluster_id);
+        self.mark = answer.version; // L3: with or without a set
+        self.number_of_shards = answer.number_of_shards;
+        // Without a set, the claim as it was sent is the assignment at that version, whatever happened since.
+        let set = answer.assignment.as_ref().unwrap_or(&attempt.claim);
+        self.withdraw(now, set); // L6: under the lease from before
+        self.lease = Some(until);
+        self.actions.push(Action::Leased(until));
+        self.provide(now, set);
+        Ok(())
+    }
+
+    /// Takes in a refusal of an attempt. `next` is the incarnation to register as, should it come to that.
+    pub fn refused(&mut self, now: BootInstant, attempt: &Attempt, verdict: Verdict, next: Incarnation) {
+        self.look(now);
+        if attempt.incarnation != self.incarnation {
+            return;
+        }
+        match (self.phase, verdict) {
+            (Phase::Joining | Phase::Member, Verdict::Superseded) => self.stop_all(now, Phase::Ending(End::Superseded)),
+            (Phase::Member, _) if self.leaving => self.stop_all(now, Phase::Ending(End::Stopped)),
+            (Phase::Member, _) => self.stop_all(now, Phase::Rejoining(next)),
+            _ => {}
+        }
+    }
+
+    /// Takes in a command. It never extends a lease (L3). The same version again is harmless.
+    pub fn push(&mut self, now: BootInstant, push: &Push) -> Result<(), PushRefusal> {
+        self.look(now);
+        if push.executor_id != self.id.as_str() || push.incarnation != self.incarnation.0 {
+            return Err(PushRefusal::WrongIncarnation {
+                named: push.executor_id.chars().take(ExecutorId::MAX_LEN).collect(),
+                named_incarnation: push.incarnation,
+                id: self.id.clone(),
+                incarnation: self.incarnation,
+            });
+        }
+        match self.phase {
+            Phase::Member => {}
+            Phase::Joining | Phase::Rejoining(_) => return Err(PushRefusal::NotReady),
+            Phase::Ending(_) | Phase::Ended(_) => return Err(PushRefusal::Stopping),
+        }
+        if let Some(actual) = self.cluster_id
+            && actual != push.cluster_id
+        {
+            return Err(PushRefusal::WrongCluster { named: push.cluster_id, actual });
+        }
+        if push.version < self.mark {
+            return Err(PushRefusal::StaleTerm { version: push.version, mark: self.mark });
+        }
+        if self.lease.is_none() {
+            return Err(PushRefusal::LeaseOver);
+        }
+        if let Some((shard, _)) = push.assignment.iter().last()
+            && shard.0 >= self.number_of_shards
+        {
+            return Err(PushRefusal::NoSuchShard { shard, number_of_shards: self.number_of_shards });
+        }
+        self.mark = push.version;
+        self.withdraw(now, &push.assignment);
+        self.provide(now, &push.assignment);
+        Ok(())
+    }
+
+    /// The future of a shard returned or was dropped: nothing of it is running any more.
+    pub fn ended(&mut self, now: BootInstant, shard: ShardId, epoch: Epoch) {
+        self.look(now);
+        let run = self.run_of(shard);
+        if run.held() != Some(epoch) {
+            return;
+        }
+        let rest = match run {
+            Run::Running { since, .. } => self.rest_after(now.since(since), shard),
+            _ => None,
+        };
+        self.turn(shard, rest.map_or(Run::Idle, |rest| Run::Resting { until: now.after(rest) }));
+        self.settle(now, shard);
+        self.advance();
+    }
+
+    /// Asks the manager to take everything away; cannot be taken back.
+    pub fn leave(&mut self, now: BootInstant) {
+        self.look(now);
+        self.leaving = true;
+        if matches!(self.phase, Phase::Joining | Phase::Rejoining(_)) {
+            self.stop(now);
+        }
+    }
+
+    /// Whether it has nothing any more, and either the manager knows that it leaves or the lease ran out meanwhile.
+    pub fn has_left(&self) -> bool {
+        self.leaving && self.entries.is_empty() && (self.leaving_heard || self.lease.is_none())
+    }
+
+    /// Stops everything, to end.
+    pub fn stop(&mut self, now: BootInstant) {
+        self.look(now);
+        if !matches!(self.phase, Phase::Ending(_) | Phase::Ended(_)) {
+            self.stop_all(now, Phase::Ending(End::Stopped));
+        }
+    }
+
+    /// The manager knows that everything is stopped, or cannot be told.
+    pub fn deregistered(&mut self) {
+        if let Phase::Ending(end) = self.phase {
+            self.phase = Phase::Ended(end);
+        }
+    }
+
+    /// How it ended, once it has.
+    pub fn end(&self) -> Option<End> {
+        match self.phase {
+            Phase::Ended(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    /// Tells the manager an epoch that the storage has seen (L11); the highest of each shard counts.
+    pub fn storage_has_seen(&mut self, shard: ShardId, epoch: Epoch) {
+        let seen = self.storage_epochs.entry(shard).or_default();
+        *seen = epoch.max(*seen);
+    }
+
+    /// Everything held, starting, stopping and fenced shards included.
+    pub fn held(&mut self) -> Arc<Holdings> {
+        let entries = &self.entries;
+        let make = || Holdings::from_pairs(entries.iter().filter_map(|(&shard, entry)| Some((shard, entry.run.held()?))));
+        Arc::clone(self.claim.get_or_insert_with(|| Arc::new(make())))
+    }
+
+    /// Whether nothing is stopping.
+    pub fn is_settled(&self) -> bool {
+        self.ending == 0
+    }
+
+    /// Highest version accepted (L2).
+    pub fn mark(&self) -> Version {
+        self.mark
+    }
+
+    /// Which process this is to the manager, at present.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The cluster that it belongs to, or belonged to before.
+    pub fn cluster_id(&self) -> Option<ClusterId> {
+        self.cluster_id
+    }
+
+    /// Until when it may work; `None` without a live lease.
+    pub fn lease(&self) -> Option<BootInstant> {
+        self.lease
+    }
+
+    /// How many shards the cluster has, as far as known; else the most that there can be.
+    pub fn number_of_shards(&self) -> u32 {
+        self.number_of_shards
+    }
+
+    /// Stops what the set lacks.
+    fn withdraw(&mut self, now: BootInstant, set: &Holdings) {
+        let known: Vec<ShardId> = self.entries.keys().copied().collect();
+        for shard in known {
+            self.want(shard, set.epoch(shard));
+            if self.run_of(shard) != Run::Idle {
+                self.settle(now, shard);
+            }
+        }
+    }
+
+    /// Starts what the set adds.
+    fn provide(&mut self, now: BootInstant, set: &Holdings) {
+        for (shard, epoch) in set.iter() {
+            self.want(shard, Some(epoch));
+            self.settle(now, shard);
+        }
+    }
+
+    fn stop_all(&mut self, now: BootInstant, phase: Phase) {
+        self.phase = phase;
+        self.withdraw(now, &Holdings::default());
+        self.advance();
+    }
+
+    /// An incarnation that was lost holds nothing any more: the next one begins.
+    fn advance(&mut self) {
+        if self.held == 0
+            && let Phase::Rejoining(next) = self.phase
+        {
+            self.phase = Phase::Joining;
+            self.incarnation = next;
+            self.lease = None;
+            self.announced = None;
+        }
+    }
+
+    fn want(&mut self, shard: ShardId, epoch: Option<Epoch>) {
+        let entry = self.entries.entry(shard).or_default();
+        if entry.wanted != epoch {
+            entry.wanted = epoch;
+            entry.failures = 0;
+        }
+    }
+
+    fn run_of(&self, shard: ShardId) -> Run {
+        self.entries.get(&shard).map_or(Run::Idle, |entry| entry.run)
+    }
+
+    /// Takes the next step from what a shard does to what it should do.
+    fn settle(&mut self, now: BootInstant, shard: ShardId) {
+        let Some(entry) = self.entries.get(&shard) else { return };
+        match (entry.run, entry.wanted) {
+            (Run::Running { epoch, .. }, wanted) if wanted != Some(epoch) => {
+                self.turn(shard, Run::Stopping { epoch, deadline: self.lease.unwrap_or(now) }); // L6
+                self.actions.push(Action::Stop(shard, epoch));
+            }
+            (Run::Idle, Some(epoch)) if self.phase == Phase::Member && self.lease.is_some() => {
+                self.turn(shard, Run::Running { epoch, since: now });
+                self.actions.push(Action::Start(shard, epoch));
+            }
+            (Run::Idle | Run::Resting { .. }, None) => {
+                self.turn(shard, Run::Idle);
+                self.entries.remove(&shard);
+            }
+            _ => {}
+        }
+    }
+
+    fn fence(&mut self, shard: ShardId) {
+        match self.run_of(shard) {
+            Run::Running { epoch, .. } | Run::Stopping { epoch, .. } => {
+                self.turn(shard, Run::Fenced { epoch });
+                self.actions.push(Action::Fence(shard, epoch));
+            }
+            Run::Idle | Run::Resting { .. } => {
+                self.turn(shard, Run::Idle);
+                self.entries.remove(&shard);
+            }
+            Run::Fenced { .. } => {}
+        }
+    }
+
+    /// The pause after a shard ended by itself having run for `ran`.
+    fn rest_after(&mut self, ran: Duration, shard: ShardId) -> Option<Duration> {
+        let entry = self.entries.get_mut(&shard)?;
+        entry.failures = if ran > LONGEST_REST { 0 } else { entry.failures };
+        let rest = FIRST_REST.saturating_mul(1 << entry.failures.min(16)).min(LONGEST_REST);
+        entry.failures += 1;
+        Some(rest)
+    }
+
+    /// The one place where a shard changes what it does; keeps the sums.
+    fn turn(&mut self, shard: ShardId, run: Run) {
+        let entry = self.entries.entry(shard).or_default();
+        let before = std::mem::replace(&mut entry.run, run);
+        if let Some(at) = before.alarm() {
+            self.alarms.remove(&(at, shard));
+        }
+        if let Some(at) = run.alarm() {
+            self.alarms.insert((at, shard));
+        }
+        self.ending -= usize::from(before.is_ending());
+        self.ending += usize::from(run.is_ending());
+        if before.held() == run.held() {
+            return;
+        }
+        self.claim = None;
+        if let Some(epoch) = before.held() {
+            self.held -= 1;
+            self.digest = self.digest.wrapping_sub(digest_of(shard, epoch));
+        }
+        if let Some(epoch) = run.held() {
+            self.held += 1;
+            self.digest = self.digest.wrapping_add(digest_of(shard, epoch));
+        }
+    }
+}
