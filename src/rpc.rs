@@ -7,10 +7,6 @@ mod generated {
 
 pub use generated::*;
 
-use std::collections::HashMap;
-
-use tonic_types::{ErrorDetails, StatusExt};
-
 use crate::holdings;
 use crate::types;
 
@@ -46,68 +42,5 @@ impl Holdings {
     /// Checked by every rule of [`holdings::Holdings::from_columns`].
     pub fn check(&self, number_of_shards: u32) -> Result<holdings::Holdings, holdings::Invalid> {
         holdings::Holdings::from_columns(&self.shards, &self.epochs, number_of_shards)
-    }
-}
-
-/// The reasons of refusals, as peers read them in the `ErrorInfo` detail; docs/protocol.md says what each one asks of the caller.
-pub mod reason {
-    /// The message's (term, revision) is below what its receiver already accepted.
-    pub const STALE_TERM: &str = "STALE_TERM";
-    /// This incarnation was replaced by a newer one, or left: it must stop for good.
-    pub const SUPERSEDED: &str = "SUPERSEDED";
-    /// There is no such executor: it must stop everything and register as a new incarnation.
-    pub const UNKNOWN_EXECUTOR: &str = "UNKNOWN_EXECUTOR";
-    /// The message names another cluster than its receiver belongs to.
-    pub const WRONG_CLUSTER: &str = "WRONG_CLUSTER";
-    /// The message is addressed to another process than the one that it reached.
-    pub const WRONG_INCARNATION: &str = "WRONG_INCARNATION";
-    /// The executor does not own the shard; the metadata names who does, as far as known.
-    pub const NOT_OWNER: &str = "NOT_OWNER";
-    /// The receiver is still starting: try again.
-    pub const NOT_READY: &str = "NOT_READY";
-    /// The receiver is going away: try again, elsewhere too.
-    pub const STOPPING: &str = "STOPPING";
-    /// The receiver is no longer sure to lead: try again, elsewhere too.
-    pub const LEADERSHIP_LOST: &str = "LEADERSHIP_LOST";
-    /// The state could not be written and nothing was changed: try again.
-    pub const STORE_UNAVAILABLE: &str = "STORE_UNAVAILABLE";
-    /// The watcher did not keep up and was dropped: watch again.
-    pub const SLOW_WATCHER: &str = "SLOW_WATCHER";
-    /// A value breaks a rule; trying again does not help.
-    pub const INVALID_ARGUMENT: &str = "INVALID_ARGUMENT";
-    /// The caller's lease ran out and is being ended: try again, and be told to register then (L1).
-    pub const LEASE_ENDING: &str = "LEASE_ENDING";
-    /// The executor has no live lease, so it takes no command (L3).
-    pub const LEASE_OVER: &str = "LEASE_OVER";
-}
-
-/// The domain of every `ErrorInfo` of ours.
-pub const ERROR_DOMAIN: &str = "shard-manager";
-
-/// A refusal: a status of `code` with an `ErrorInfo` detail that carries `reason` (one of [`reason`]) and `metadata`.
-pub fn refusal(code: tonic::Code, reason: &str, message: impl Into<String>, metadata: &[(&str, String)]) -> tonic::Status {
-    let metadata: HashMap<String, String> = metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
-    tonic::Status::with_error_details(code, message, ErrorDetails::with_error_info(reason, ERROR_DOMAIN, metadata))
-}
-
-/// The reason of a refusal of ours; `None` for any other status.
-pub fn reason_of(status: &tonic::Status) -> Option<String> {
-    let info = status.get_details_error_info()?;
-    (info.domain == ERROR_DOMAIN).then_some(info.reason)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_carries_its_reason_and_other_statuses_have_none() {
-        let status = refusal(tonic::Code::FailedPrecondition, reason::STALE_TERM, "too old", &[("mark", "3/7".to_owned())]);
-        assert_eq!(status.code(), tonic::Code::FailedPrecondition);
-        assert_eq!(reason_of(&status).as_deref(), Some("STALE_TERM"));
-        assert_eq!(status.get_details_error_info().and_then(|info| info.metadata.get("mark").cloned()).as_deref(), Some("3/7"));
-        assert_eq!(reason_of(&tonic::Status::unavailable("gone")), None);
-        let foreign = ErrorDetails::with_error_info(reason::SUPERSEDED, "elsewhere", HashMap::<String, String>::new());
-        assert_eq!(reason_of(&tonic::Status::with_error_details(tonic::Code::Aborted, "", foreign)), None);
     }
 }

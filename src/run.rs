@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ use crate::assignment::Engine;
 use crate::assignment::event::{Event, Settings, Takeover};
 use crate::backend::sqlite::Database;
 use crate::clock;
-use crate::config::{Config, OnLoss, PersistenceKind};
+use crate::config::{Config, OnLoss, StoreKind};
 use crate::coordinator::{self, Handle};
 use crate::election::host::HostElection;
 use crate::election::{self, Election, Leadership};
@@ -143,6 +144,8 @@ impl Error {
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
 /// How long answers that are ready may take to reach their callers when the manager stops.
 const LAST_ANSWERS: Duration = Duration::from_millis(250);
+/// How long the store may take to close.
+const CLOSING: Duration = Duration::from_millis(250);
 /// The longest time between two turns of the coordinator.
 const TURN_INTERVAL: Duration = Duration::from_secs(1);
 /// Reports of links and probes that wait for the coordinator.
@@ -199,6 +202,8 @@ struct Manager {
 struct Places {
     store: Arc<dyn Store>,
     election: Arc<dyn Election>,
+    /// Closes what the two share, after the leadership was given up.
+    close: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Manager {
@@ -210,27 +215,35 @@ impl Manager {
     async fn work(&self) -> Result<(), Error> {
         let Some(places) = self.shutdown().run_until_cancelled(self.open()).await else { return Ok(()) };
         let places = places?;
-        loop {
+        let ended = loop {
             match self.lead_once(&places).await {
                 Err(lost @ Error::LeadershipLost(_)) if self.config.leadership.on_loss == OnLoss::Standby => {
                     warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
                     self.view.enter(Phase::Standby);
                 }
-                ended => return ended,
+                ended => break ended,
             }
-        }
+        };
+        drop(tokio::time::timeout(CLOSING, places.close).await);
+        ended
     }
 
     async fn open(&self) -> Result<Places, Error> {
         let persistence = &self.config.persistence;
         match persistence.kind {
-            PersistenceKind::Sqlite => {
+            StoreKind::Sqlite => {
                 let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
-                let database = opened.map_err(|source| Error::Store { doing: "opening the database", source })?;
+                let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
                 Ok(Places {
                     store: Arc::new(SqliteStore::new(Arc::clone(&database))),
-                    election: Arc::new(HostElection::new(database, self.identity.clone())),
+                    election: Arc::new(HostElection::new(Arc::clone(&database), self.identity.clone())),
+                    close: Box::pin(async move { database.close().await }),
                 })
+            }
+            StoreKind::Postgres | StoreKind::Etcd => {
+                let why =
+                    format!("persistence.type {:?} cannot be served by this release, only \"sqlite\" can", persistence.kind);
+                Err(Error::Configuration(why))
             }
         }
     }

@@ -33,7 +33,7 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
             unassigned,
             releasing,
             violations: overview.violations,
-            notes: overview.report.lines(),
+            notes: overview.notes,
             lease_ttl_ms: millis(overview.lease_ttl),
             leader_since: self.0.metrics.leader_since(),
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -174,6 +174,7 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::{Epoch, ShardId};
 
     #[test]
     fn endpoints_are_brought_to_one_form() {
@@ -207,6 +208,25 @@ mod tests {
             assert!(error.contains(&format!("{given:?}")) && error.contains(rule), "{given:?}: {error}");
         }
         assert!(endpoint(&format!("{}:80", "a".repeat(600))).unwrap_err().to_string().contains("512"));
+    }
+
+    /// The table of test vectors in docs/protocol.md: `| `(shard, epoch) ...` | `0xdigest` |`.
+    #[test]
+    fn the_documented_digests_are_ours() {
+        let document = include_str!("../../docs/protocol.md");
+        let rows = document.lines().filter_map(|line| line.strip_prefix("| `(")?.strip_suffix("` |")?.split_once("` | `0x"));
+        let mut checked = 0;
+        for (set, digest) in rows {
+            let numbers: Vec<u64> = set
+                .split(|c: char| !c.is_ascii_digit())
+                .filter(|word| !word.is_empty())
+                .map(|word| word.parse().unwrap())
+                .collect();
+            let pairs = numbers.chunks(2).map(|pair| (ShardId(u32::try_from(pair[0]).unwrap()), Epoch(pair[1])));
+            assert_eq!(Holdings::from_pairs(pairs).digest(), u64::from_str_radix(digest, 16).unwrap(), "({set}");
+            checked += 1;
+        }
+        assert_eq!(checked, 3);
     }
 
     #[test]

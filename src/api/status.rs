@@ -35,7 +35,7 @@ impl From<Refusal> for Status {
                 refusal(Code::NotFound, reason::UNKNOWN_EXECUTOR, message, &[("executor_id", id.to_string())])
             }
             Refusal::WrongCluster { named, actual } => {
-                let metadata = [("named", named.to_string()), ("actual", actual.to_string())];
+                let metadata = [("cluster_id", actual.to_string()), ("named", named.to_string())];
                 refusal(Code::FailedPrecondition, reason::WRONG_CLUSTER, message, &metadata)
             }
             Refusal::LeaseEnding { id } => {

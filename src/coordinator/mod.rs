@@ -271,6 +271,7 @@ impl Coordinator {
                     self.parts.metrics.version(snapshot.version);
                     self.parts.published.publish(snapshot);
                 }
+                Command::Connect(peer) => self.parts.executors.connect(peer),
                 Command::Send(assignment) => self.parts.executors.send(assignment),
                 Command::Disconnect(slot) => self.parts.executors.disconnect(slot),
                 Command::Reply(id, reply) => {
@@ -314,7 +315,9 @@ impl Coordinator {
         self.parts.engine.believe_until(self.parts.belief.deadline());
         let commands = self.parts.engine.step(clock::now(), event);
         // No executor hears of it from this process any more, and no turn follows.
-        let wanted = |command: &Command| !matches!(command, Command::Send(_) | Command::Disconnect(_) | Command::Commit { .. });
+        let wanted = |command: &Command| {
+            !matches!(command, Command::Connect(_) | Command::Send(_) | Command::Disconnect(_) | Command::Commit { .. })
+        };
         self.execute(commands.into_iter().filter(wanted).collect());
         Ok(())
     }

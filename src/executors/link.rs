@@ -10,7 +10,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 use tracing::{debug, warn};
 
-use crate::assignment::command::Assignment;
+use crate::assignment::command::{Assignment, Peer};
 use crate::assignment::event::{Event, is_plausible};
 use crate::executors::Context;
 use crate::holdings::Holdings;
@@ -35,13 +35,17 @@ struct Attempt {
 }
 
 /// Runs until nobody wants anything of this executor any more.
-pub(super) async fn run(mut desired: watch::Receiver<Assignment>, channel: Channel, context: Context) {
+pub(super) async fn run(peer: Peer, mut desired: watch::Receiver<Option<Assignment>>, channel: Channel, context: Context) {
     let client = ShardExecutorClient::new(channel)
         .max_decoding_message_size(rpc::MAX_MESSAGE_BYTES)
         .max_encoding_message_size(rpc::MAX_MESSAGE_BYTES);
     loop {
         let assignment = desired.borrow_and_update().clone();
-        let driven = drive(&assignment, client.clone(), &context);
+        let driven = async {
+            if let Some(assignment) = &assignment {
+                drive(&peer, assignment, client.clone(), &context).await;
+            }
+        };
         tokio::select! {
             biased;
             changed = desired.changed() => {
@@ -68,16 +72,16 @@ impl Drop for InFlight<'_> {
 }
 
 /// Tries until the executor holds `assignment`, reporting every answer upwards.
-async fn drive(assignment: &Assignment, mut client: ShardExecutorClient<Channel>, context: &Context) {
+async fn drive(peer: &Peer, assignment: &Assignment, mut client: ShardExecutorClient<Channel>, context: &Context) {
     let mut failures = 0;
     loop {
         let mut in_flight = InFlight(context, None);
-        let attempt = attempt(assignment, &mut client, context).await;
+        let attempt = attempt(peer, assignment, &mut client, context).await;
         in_flight.1 = Some(attempt.outcome);
         drop(in_flight);
-        log(assignment, &attempt, failures);
+        log(peer, assignment.version, &attempt, failures);
         if let Some((mark, held)) = attempt.answer {
-            let Assignment { slot, incarnation, .. } = *assignment;
+            let Peer { slot, incarnation, .. } = *peer;
             // The coordinator takes reports in for as long as it lives; after that nobody needs this one.
             drop(context.reports.send(Event::Applied { slot, incarnation, mark, held }).await);
         }
@@ -96,15 +100,15 @@ fn pause_after(failures: u32, (least, most): (Duration, Duration)) -> Duration {
     pause.mul_f64(rand::random_range(0.5..=1.0))
 }
 
-async fn attempt(assignment: &Assignment, client: &mut ShardExecutorClient<Channel>, context: &Context) -> Attempt {
+async fn attempt(peer: &Peer, assignment: &Assignment, client: &mut ShardExecutorClient<Channel>, context: &Context) -> Attempt {
     let timeout = context.settings.command_timeout;
     // The executor answers a little before the deadline, so that a slow stop is told from a dead executor.
     let wait = timeout.mul_f64(0.8);
     let request = rpc::ApplyAssignmentRequest {
         cluster_id: assignment.cluster_id.to_string(),
         version: Some(assignment.version.into()),
-        executor_id: assignment.id.to_string(),
-        incarnation: assignment.incarnation.0,
+        executor_id: peer.id.to_string(),
+        incarnation: peer.incarnation.0,
         assignment: Some((&*assignment.holdings).into()),
         wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
     };
@@ -153,8 +157,8 @@ fn failed(outcome: CommandOutcome, pause: (Duration, Duration), why: impl Into<S
 }
 
 /// The first failure of an assignment is worth a line, its repetitions are not.
-fn log(assignment: &Assignment, attempt: &Attempt, failures: u32) {
-    let Assignment { id, incarnation, endpoint, version, .. } = assignment;
+fn log(peer: &Peer, version: Version, attempt: &Attempt, failures: u32) {
+    let Peer { id, incarnation, endpoint, .. } = peer;
     let outcome = attempt.outcome.as_str();
     match &attempt.failed {
         Some(why) if failures == 0 => warn!(

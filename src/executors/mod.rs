@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint};
 use tracing::error;
 
-use crate::assignment::command::Assignment;
+use crate::assignment::command::{Assignment, Peer};
 use crate::assignment::event::Event;
 use crate::metrics::Metrics;
 use crate::types::{Incarnation, Slot};
@@ -52,8 +52,7 @@ pub struct Executors {
 
 struct Connected {
     incarnation: Incarnation,
-    endpoint: String,
-    desired: watch::Sender<Assignment>,
+    desired: watch::Sender<Option<Assignment>>,
     /// Ends link and probe when dropped.
     _end: DropGuard,
 }
@@ -71,36 +70,36 @@ impl Executors {
         Executors { context, connected: HashMap::new(), tasks: JoinSet::new(), tracker }
     }
 
-    /// Drives an executor towards this assignment from now on; replaces what was sent before. An executor that is new, or is a
-    /// new incarnation in its slot, is connected to.
-    pub fn send(&mut self, assignment: Assignment) {
-        if let Some(connected) = self.connected.get(&assignment.slot)
-            && connected.incarnation == assignment.incarnation
-            && connected.endpoint == assignment.endpoint
-        {
-            connected.desired.send_replace(assignment);
-            return;
-        }
-        let channel = match connect(&assignment.endpoint, &self.context.settings) {
+    /// Makes contact with an executor, in place of whoever was in its slot: probes it, and tells it what [`Executors::send`] says.
+    pub fn connect(&mut self, peer: Peer) {
+        self.disconnect(peer.slot);
+        let channel = match open(&peer.endpoint, &self.context.settings) {
             Ok(channel) => channel,
             // Endpoints are checked when they register; this one was stored by a version with other rules.
             Err(error) => {
-                self.connected.remove(&assignment.slot);
                 error!(
-                    executor = %assignment.id, endpoint = %assignment.endpoint, error = &error as &dyn std::error::Error,
-                    "an executor's endpoint is unusable; it is told nothing, and loses its shards with its lease unless it renews"
+                    executor = %peer.id, endpoint = %peer.endpoint, error = &error as &dyn std::error::Error,
+                    "an executor's endpoint is unusable; it is told its shards only in answers to its renewals"
                 );
                 return;
             }
         };
+        let (desired, wanted) = watch::channel(None);
         let end = CancellationToken::new();
-        let (slot, incarnation, endpoint) = (assignment.slot, assignment.incarnation, assignment.endpoint.clone());
-        let probe = probe::run(slot, incarnation, assignment.id.clone(), channel.clone(), self.context.clone());
-        let (desired, wanted) = watch::channel(assignment);
-        let link = link::run(wanted, channel, self.context.clone());
-        self.spawn(end.clone(), probe);
-        self.spawn(end.clone(), link);
-        self.connected.insert(slot, Connected { incarnation, endpoint, desired, _end: end.drop_guard() });
+        self.spawn(end.clone(), probe::run(peer.clone(), channel.clone(), self.context.clone()));
+        self.spawn(end.clone(), link::run(peer.clone(), wanted, channel, self.context.clone()));
+        let connected = Connected { incarnation: peer.incarnation, desired, _end: end.drop_guard() };
+        self.connected.insert(peer.slot, connected);
+    }
+
+    /// Drives an executor towards this assignment from now on; replaces what was sent before. Without effect where that incarnation
+    /// is not connected.
+    pub fn send(&mut self, assignment: Assignment) {
+        if let Some(connected) = self.connected.get(&assignment.slot)
+            && connected.incarnation == assignment.incarnation
+        {
+            connected.desired.send_replace(Some(assignment));
+        }
     }
 
     /// Ends the link and the probe of the executor in this slot.
@@ -134,7 +133,7 @@ impl Executors {
 }
 
 /// A connection that is opened when it is first used, and again when it broke.
-fn connect(endpoint: &str, settings: &Settings) -> Result<Channel, tonic::transport::Error> {
+fn open(endpoint: &str, settings: &Settings) -> Result<Channel, tonic::transport::Error> {
     let endpoint = Endpoint::from_shared(endpoint.to_owned())?
         .connect_timeout(settings.command_timeout)
         .tcp_nodelay(true)

@@ -10,9 +10,9 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tracing::{info, warn};
 
+use crate::assignment::command::Peer;
 use crate::assignment::event::Event;
 use crate::executors::Context;
-use crate::types::{ExecutorId, Incarnation, Slot};
 
 /// Consecutive failures that make an executor unhealthy: one may be chance.
 const FAILURES: u32 = 2;
@@ -41,7 +41,8 @@ impl Verdict {
 }
 
 /// Runs until it is dropped; the first probe goes out when the port is open.
-pub(super) async fn run(slot: Slot, incarnation: Incarnation, id: ExecutorId, channel: Channel, context: Context) {
+pub(super) async fn run(peer: Peer, channel: Channel, context: Context) {
+    let Peer { slot, id, incarnation, .. } = peer;
     context.port_open.cancelled().await;
     let mut client = HealthClient::new(channel);
     let mut verdict = Verdict::default();

@@ -13,7 +13,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use super::{Executors, Settings};
-use crate::assignment::command::Assignment;
+use crate::assignment::command::{Assignment, Peer};
 use crate::assignment::event::Event;
 use crate::holdings::Holdings;
 use crate::metrics::{CommandOutcome, Metrics};
@@ -92,17 +92,21 @@ impl Manager {
         Manager { executors, reports, metrics, port_open, tracker }
     }
 
+    fn connect(&mut self, slot: u32, incarnation: u64, endpoint: &str) {
+        let id = format!("executor-{slot}").parse().unwrap();
+        let (slot, incarnation, endpoint) = (Slot(slot), Incarnation(incarnation), endpoint.to_owned());
+        self.executors.connect(Peer { slot, id, incarnation, endpoint });
+    }
+
     async fn report(&mut self) -> Event {
         timeout(SOON, self.reports.recv()).await.expect("a report comes soon").unwrap()
     }
 }
 
-fn assignment(slot: u32, endpoint: &str, revision: u64, shards: &[u32]) -> Assignment {
+fn assignment(slot: u32, revision: u64, shards: &[u32]) -> Assignment {
     Assignment {
         slot: Slot(slot),
-        id: format!("executor-{slot}").parse().unwrap(),
         incarnation: Incarnation(7),
-        endpoint: endpoint.to_owned(),
         cluster_id: ClusterId(uuid::Uuid::from_u128(1)),
         version: version(revision),
         holdings: Arc::new(holdings(shards)),
@@ -128,7 +132,8 @@ fn applied(slot: u32, revision: u64, held: &[u32]) -> Event {
 #[tokio::test]
 async fn an_executor_is_told_until_it_holds_what_it_should_and_then_left_alone() {
     let (mut executor, mut manager) = (Executor::start().await, Manager::start(SOON));
-    manager.executors.send(assignment(0, &executor.endpoint, 3, &[1]));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
     let (request, reply) = executor.told().await;
     assert_eq!((request.incarnation, request.version), (7, Some(version(3).into())));
     assert_eq!(request.wait_ms, 4000, "it answers before the deadline");
@@ -137,7 +142,7 @@ async fn an_executor_is_told_until_it_holds_what_it_should_and_then_left_alone()
     executor.told().await.1.send(answer(3, &[1])).unwrap();
     assert_eq!(manager.report().await, applied(0, 3, &[1]));
     // It rests: what comes next is the next assignment, not this one again.
-    manager.executors.send(assignment(0, &executor.endpoint, 4, &[2]));
+    manager.executors.send(assignment(0, 4, &[2]));
     assert_eq!(executor.told().await.0.version, Some(version(4).into()));
     assert_eq!(manager.metrics.commands(CommandOutcome::Settled), 1);
     assert_eq!(manager.metrics.commands(CommandOutcome::Unsettled), 1);
@@ -146,10 +151,11 @@ async fn an_executor_is_told_until_it_holds_what_it_should_and_then_left_alone()
 #[tokio::test]
 async fn a_newer_assignment_overtakes_one_that_is_never_answered() {
     let (mut executor, mut manager) = (Executor::start().await, Manager::start(Duration::from_secs(600)));
-    manager.executors.send(assignment(0, &executor.endpoint, 3, &[1]));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
     let never_answered = executor.told().await;
-    manager.executors.send(assignment(0, &executor.endpoint, 4, &[1]));
-    manager.executors.send(assignment(0, &executor.endpoint, 5, &[1, 2]));
+    manager.executors.send(assignment(0, 4, &[1]));
+    manager.executors.send(assignment(0, 5, &[1, 2]));
     let (request, reply) = executor.told().await;
     assert_eq!(request.version, Some(version(5).into()), "only the newest is sent");
     reply.send(answer(5, &[1, 2])).unwrap();
@@ -162,8 +168,10 @@ async fn a_newer_assignment_overtakes_one_that_is_never_answered() {
 async fn an_executor_that_never_answers_is_asked_again_and_delays_no_other() {
     let (mut hung, mut well) = (Executor::start().await, Executor::start().await);
     let mut manager = Manager::start(Duration::from_millis(100));
-    manager.executors.send(assignment(0, &hung.endpoint, 3, &[1]));
-    manager.executors.send(assignment(1, &well.endpoint, 3, &[2]));
+    manager.connect(0, 7, &hung.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
+    manager.connect(1, 7, &well.endpoint);
+    manager.executors.send(assignment(1, 3, &[2]));
     let first = hung.told().await;
     well.told().await.1.send(answer(3, &[2])).unwrap();
     assert_eq!(manager.report().await, applied(1, 3, &[2]));
@@ -175,7 +183,8 @@ async fn an_executor_that_never_answers_is_asked_again_and_delays_no_other() {
 #[tokio::test]
 async fn an_answer_that_breaks_the_protocol_confirms_nothing() {
     let (mut executor, mut manager) = (Executor::start().await, Manager::start(SOON));
-    manager.executors.send(assignment(0, &executor.endpoint, 3, &[1]));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
     let beyond = rpc::Holdings { shards: vec![8], epochs: vec![1] };
     let beyond = rpc::ApplyAssignmentResponse { mark: Some(version(3).into()), held: Some(beyond) };
     executor.told().await.1.send(Ok(beyond)).unwrap();
@@ -188,7 +197,8 @@ async fn an_answer_that_breaks_the_protocol_confirms_nothing() {
 #[tokio::test]
 async fn a_refusal_is_counted_and_tried_again() {
     let (mut executor, mut manager) = (Executor::start().await, Manager::start(SOON));
-    manager.executors.send(assignment(0, &executor.endpoint, 3, &[1]));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
     let refused = refusal(Code::Unavailable, reason::NOT_READY, "still starting", &[]);
     executor.told().await.1.send(Err(refused)).unwrap();
     executor.told().await.1.send(answer(3, &[1])).unwrap();
@@ -200,7 +210,8 @@ async fn a_refusal_is_counted_and_tried_again() {
 async fn an_executor_that_cannot_be_reached_is_tried_again_until_it_can() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut manager = Manager::start(SOON);
-    manager.executors.send(assignment(0, &format!("http://{closed}"), 3, &[1]));
+    manager.connect(0, 7, &format!("http://{closed}"));
+    manager.executors.send(assignment(0, 3, &[1]));
     let deadline = Instant::now() + SOON;
     while manager.metrics.commands(CommandOutcome::Unreachable) < 2 {
         assert!(Instant::now() < deadline, "a closed port is noticed and tried again");
@@ -211,16 +222,19 @@ async fn an_executor_that_cannot_be_reached_is_tried_again_until_it_can() {
 #[tokio::test]
 async fn a_new_incarnation_in_the_slot_gets_a_link_of_its_own() {
     let (mut executor, mut manager) = (Executor::start().await, Manager::start(Duration::from_secs(600)));
-    manager.executors.send(assignment(0, &executor.endpoint, 3, &[1]));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
     let _never_answered = executor.told().await;
-    manager.executors.send(Assignment { incarnation: Incarnation(8), ..assignment(0, &executor.endpoint, 4, &[1]) });
+    manager.connect(0, 8, &executor.endpoint);
+    manager.executors.send(Assignment { incarnation: Incarnation(8), ..assignment(0, 4, &[1]) });
     assert_eq!(executor.told().await.0.incarnation, 8);
 }
 
 #[tokio::test]
 async fn shutdown_returns_when_every_link_and_probe_has_ended() {
     let (mut executor, mut manager) = (Executor::start().await, Manager::start(Duration::from_secs(600)));
-    manager.executors.send(assignment(0, &executor.endpoint, 3, &[1]));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
     let _never_answered = executor.told().await;
     assert_eq!(manager.tracker.len(), 2);
     timeout(SOON, manager.executors.shutdown()).await.expect("it ends");
@@ -230,7 +244,8 @@ async fn shutdown_returns_when_every_link_and_probe_has_ended() {
 #[tokio::test]
 async fn probes_begin_with_the_open_port_and_say_when_something_changes() {
     let (executor, mut manager) = (Executor::start().await, Manager::start(SOON));
-    manager.executors.send(assignment(0, &executor.endpoint, 3, &[1]));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
     tokio::task::yield_now().await;
     assert!(manager.reports.try_recv().is_err());
     manager.port_open.cancel();
