@@ -1,38 +1,553 @@
-//! To be written.
+//! Composition and ordered stop.
+//!
+//! ```text
+//! validate ── HTTP up ── open store, decode all of it, check the shard count ── campaign ── load, check again
+//!     ── first commit (raises the term) ── bind gRPC ── serve until stopped ── drain ── end every task ── release ── HTTP down
+//! ```
+//!
+//! Whatever happens after the win, the way down is the same: gauges and readiness first; then nothing new is taken in; the commit in
+//! flight may finish; every task *ends*; and only then is the leadership given up. `shutdown` may be cancelled at any moment.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
 
-use crate::config::Config;
+use crate::api::http::{Phase, View};
+use crate::api::serve::{Nursery, Protocol};
+use crate::api::{self, Leading};
+use crate::assignment::Engine;
+use crate::assignment::event::{Event, Settings, Takeover};
+use crate::backend::sqlite::Database;
+use crate::clock;
+use crate::config::{Config, OnLoss, StoreKind};
+use crate::coordinator::{self, Handle};
+use crate::election::host::HostElection;
+use crate::election::{self, Election, Leadership};
+use crate::executors::{self, Executors};
+use crate::metrics::Metrics;
+use crate::published::Published;
+use crate::store::sqlite::SqliteStore;
+use crate::store::{self, Loaded, Store};
+use crate::types::ClusterId;
 
 /// How the manager is run.
+#[derive(Clone, Debug)]
 pub enum Deployment {
-    /// As a process of its own.
+    /// A process of its own, which may wait as a standby for as long as it takes.
     Standalone {
-        /// Ends it.
+        /// Ends it, at any moment, within a second on a store that answers.
         shutdown: CancellationToken,
     },
-    /// Inside another process.
+    /// Within another process that awaits [`run`] inline: nothing is waited for that another process may never give up.
     Embedded {
         /// Ends it.
         shutdown: CancellationToken,
     },
 }
 
-/// Why it ended.
-#[derive(Debug, thiserror::Error)]
-#[error("not written yet")]
-pub struct Error;
-
-impl Error {
-    /// Of the process.
-    pub fn exit_code(&self) -> u8 {
-        6
+impl Deployment {
+    fn shutdown(&self) -> &CancellationToken {
+        match self {
+            Deployment::Standalone { shutdown } | Deployment::Embedded { shutdown } => shutdown,
+        }
     }
 }
 
-/// Waits until it is asked to stop.
-pub async fn run(_config: Config, deployment: Deployment) -> Result<(), Error> {
-    let (Deployment::Standalone { shutdown } | Deployment::Embedded { shutdown }) = deployment;
-    shutdown.cancelled().await;
-    Ok(())
+/// The ports in use, as they become known; port 0 in the configuration shows as the real one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Of the HTTP server.
+    pub http: Option<SocketAddr>,
+    /// Of the gRPC server; `None` as long as this process does not lead.
+    pub grpc: Option<SocketAddr>,
+}
+
+/// Why a manager ended without being asked to. Being asked to is no error.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A mode that this deployment refuses.
+    #[error("the configuration is refused: {0}")]
+    Configuration(String),
+    /// The shard count cannot be changed.
+    #[error(
+        "number_of_shards is {configured}, but the stored state has {stored}: the number is fixed when the state is first written"
+    )]
+    ShardCount {
+        /// As configured.
+        configured: u32,
+        /// As stored.
+        stored: u32,
+    },
+    /// The store failed, or what is stored is not readable.
+    #[error("the store failed while {doing}")]
+    Store {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        source: store::Error,
+    },
+    /// The campaign failed.
+    #[error("the campaign failed")]
+    Campaign(#[source] election::Error),
+    /// Another process leads.
+    #[error("another process leads")]
+    HeldElsewhere(#[source] election::Error),
+    /// The leadership was lost.
+    #[error("the leadership was lost")]
+    LeadershipLost(#[source] store::BoxError),
+    /// A port cannot be had.
+    #[error("cannot listen on {address} for {what}")]
+    Listen {
+        /// `gRPC` or `HTTP`.
+        what: &'static str,
+        /// As configured.
+        address: SocketAddr,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A task failed.
+    #[error("the {name} failed")]
+    Task {
+        /// Which.
+        name: &'static str,
+        /// Why.
+        source: store::BoxError,
+    },
+    /// Every task ended although nobody had asked.
+    #[error("all tasks ended although nobody had asked them to")]
+    AllEnded,
+}
+
+impl Error {
+    /// What the process ends with: 2 configuration, 3 store, 4 leadership lost, 5 held elsewhere, 6 a task failed or a port that
+    /// cannot be had (it may be free again in a moment, so this is not a mistake of configuration).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Configuration(_) | Error::ShardCount { .. } => 2,
+            Error::Store { .. } | Error::Campaign(_) => 3,
+            Error::LeadershipLost(_) => 4,
+            Error::HeldElsewhere(_) => 5,
+            Error::Listen { .. } | Error::Task { .. } | Error::AllEnded => 6,
+        }
+    }
+}
+
+/// The pause after an attempt to reach the store or to campaign failed.
+const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
+/// How long answers that are ready may take to reach their callers when the manager stops.
+const LAST_ANSWERS: Duration = Duration::from_millis(250);
+/// How long the store may take to close.
+const CLOSING: Duration = Duration::from_millis(250);
+/// The longest time between two turns of the coordinator.
+const TURN_INTERVAL: Duration = Duration::from_secs(1);
+/// Reports of links and probes that wait for the coordinator.
+const REPORTS: usize = 1024;
+
+/// Runs a manager until it is asked to stop.
+///
+/// # Errors
+/// See [`Error`]; [`Error::exit_code`] says what a process should end with.
+pub async fn run(config: Config, deployment: Deployment) -> Result<(), Error> {
+    run_observed(config, deployment, watch::Sender::new(Addresses::default())).await
+}
+
+/// [`run`], for callers that want to know the ports.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_observed(config: Config, deployment: Deployment, addresses: watch::Sender<Addresses>) -> Result<(), Error> {
+    if matches!(deployment, Deployment::Embedded { .. }) && config.leadership.on_loss == OnLoss::Standby {
+        let why = "leadership.on_loss = \"standby\" would wait in a campaign, which a manager within another process must not";
+        return Err(Error::Configuration(why.to_owned()));
+    }
+    let metrics = Arc::new(Metrics::new().map_err(|error| Error::Task { name: "metrics", source: error.into() })?);
+    let identity = identity();
+    let view = Arc::new(View::new(Arc::clone(&metrics), identity.clone()));
+
+    let (listener, address) = listen("HTTP", config.http.listen).await?;
+    info!(address = %address, "HTTP listening on {address}");
+    addresses.send_modify(|known| known.http = Some(address));
+    let (http, http_stop) = (Nursery::default(), CancellationToken::new());
+    let serving =
+        api::serve::run(listener, api::http::router(Arc::clone(&view)), Protocol::Http, http_stop.clone(), http.clone(), |_| {});
+    http.spawn(serving);
+
+    let manager = Manager { config, deployment, addresses, metrics, view: Arc::clone(&view), identity };
+    let ended = manager.work().await;
+    view.enter(Phase::Stopping);
+    http_stop.cancel();
+    drop(tokio::time::timeout(LAST_ANSWERS, http.idle()).await);
+    http.shutdown().await;
+    ended
+}
+
+struct Manager {
+    config: Config,
+    deployment: Deployment,
+    addresses: watch::Sender<Addresses>,
+    metrics: Arc<Metrics>,
+    view: Arc<View>,
+    identity: String,
+}
+
+/// Where the state lives and where leadership is won. Another kind of store is another arm of [`Manager::open`].
+struct Places {
+    store: Arc<dyn Store>,
+    election: Arc<dyn Election>,
+    /// Closes what the two share, after the leadership was given up.
+    close: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl Manager {
+    fn shutdown(&self) -> &CancellationToken {
+        self.deployment.shutdown()
+    }
+
+    /// Leads, and where so configured leads again after the leadership was lost.
+    async fn work(&self) -> Result<(), Error> {
+        let Some(places) = self.shutdown().run_until_cancelled(self.open()).await else { return Ok(()) };
+        let places = places?;
+        let ended = loop {
+            match self.lead_once(&places).await {
+                Err(lost @ Error::LeadershipLost(_)) if self.config.leadership.on_loss == OnLoss::Standby => {
+                    warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
+                    self.view.enter(Phase::Standby);
+                }
+                ended => break ended,
+            }
+        };
+        drop(tokio::time::timeout(CLOSING, places.close).await);
+        ended
+    }
+
+    async fn open(&self) -> Result<Places, Error> {
+        let persistence = &self.config.persistence;
+        match persistence.kind {
+            StoreKind::Sqlite => {
+                let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
+                let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
+                Ok(Places {
+                    store: Arc::new(SqliteStore::new(Arc::clone(&database))),
+                    election: Arc::new(HostElection::new(Arc::clone(&database), self.identity.clone())),
+                    close: Box::pin(async move { database.close().await }),
+                })
+            }
+            StoreKind::Postgres | StoreKind::Etcd => {
+                let why =
+                    format!("persistence.type {:?} cannot be served by this release, only \"sqlite\" can", persistence.kind);
+                Err(Error::Configuration(why))
+            }
+        }
+    }
+
+    /// From the first read to the release.
+    async fn lead_once(&self, places: &Places) -> Result<(), Error> {
+        let Some(read) = self.shutdown().run_until_cancelled(self.load_patiently(places)).await else { return Ok(()) };
+        read?;
+        self.view.enter(Phase::Standby);
+        let Some(mut leadership) = self.campaign(places).await? else { return Ok(()) };
+        info!(identity = self.identity, "elected; the state is read again, and taken over with a first commit");
+        self.view.enter(Phase::TakingOver);
+        self.metrics.lead(clock::unix_ms() / 1000);
+        let ended = self.hold(&mut leadership, places).await;
+        // Every way out of `hold` took these down already; saying it twice is harmless.
+        self.stop_leading();
+        match tokio::time::timeout(self.config.persistence.request_timeout, leadership.release()).await {
+            Ok(Ok(())) => info!("the leadership was given up"),
+            Ok(Err(error)) => warn!(error = error.as_ref(), "the leadership could not be given up; it ends by itself"),
+            Err(_) => warn!("the leadership could not be given up in time; it ends by itself"),
+        }
+        ended
+    }
+
+    fn stop_leading(&self) {
+        self.metrics.stop_leading();
+        self.view.enter(Phase::Stopping);
+        self.addresses.send_modify(|known| known.grpc = None);
+    }
+
+    /// Reads and decodes everything, and checks the shard count, before anything is spawned, probed or written.
+    async fn load(&self, places: &Places) -> Result<Option<Loaded>, Error> {
+        let loaded = places.store.load().await.map_err(|source| Error::Store { doing: "reading the stored state", source })?;
+        self.metrics.store_answered(clock::unix_ms() / 1000);
+        let configured = self.config.number_of_shards;
+        match &loaded {
+            Some(Loaded { state, .. }) if state.meta.number_of_shards != configured => {
+                Err(Error::ShardCount { configured, stored: state.meta.number_of_shards })
+            }
+            _ => Ok(loaded),
+        }
+    }
+
+    /// The same, for a process that is not elected yet: a store that does not answer is waited for.
+    async fn load_patiently(&self, places: &Places) -> Result<(), Error> {
+        loop {
+            match self.load(places).await {
+                Err(Error::Store { source: error @ store::Error::Unavailable { .. }, .. }) if self.may_wait() => {
+                    self.attempt_failed(&error).await;
+                }
+                read => return read.map(drop),
+            }
+        }
+    }
+
+    /// `None`: asked to stop.
+    async fn campaign(&self, places: &Places) -> Result<Option<Leadership>, Error> {
+        loop {
+            match places.election.campaign(self.shutdown()).await {
+                Ok(leadership) => return Ok(Some(leadership)),
+                Err(election::Error::Cancelled) => return Ok(None),
+                Err(held @ election::Error::HeldElsewhere { .. }) => return Err(Error::HeldElsewhere(held)),
+                Err(error) if self.may_wait() => {
+                    if self.shutdown().run_until_cancelled(self.attempt_failed(&error)).await.is_none() {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(Error::Campaign(error)),
+            }
+        }
+    }
+
+    fn may_wait(&self) -> bool {
+        matches!(self.deployment, Deployment::Standalone { .. })
+    }
+
+    async fn attempt_failed(&self, error: &(dyn std::error::Error + 'static)) {
+        self.metrics.campaign_failed();
+        warn!(error, "an attempt to reach the store or to campaign failed; the next one follows in {ATTEMPT_PAUSE:?}");
+        tokio::time::sleep(ATTEMPT_PAUSE).await;
+    }
+
+    /// Works until the leadership is lost, a task fails, or somebody asks to stop; everything has ended when it returns.
+    async fn hold(&self, leadership: &mut Leadership, places: &Places) -> Result<(), Error> {
+        let loaded = tokio::select! {
+            biased;
+            () = self.shutdown().cancelled() => return Ok(()),
+            lost = leadership.lost() => return Err(Error::LeadershipLost(lost.into())),
+            loaded = self.load(places) => loaded?,
+        };
+        let mut term = TermOfOffice::begin(self, leadership, places, loaded);
+        let ended = term.serve(self, leadership).await;
+        if let Err(error) = &ended {
+            error!(error = error as &dyn std::error::Error, "this process stops leading");
+        }
+        self.stop_leading();
+        term.end(&ended, self.config.persistence.request_timeout).await;
+        ended
+    }
+}
+
+/// Everything that lives as long as one leadership.
+struct TermOfOffice {
+    tasks: Tasks,
+    /// gRPC connections, their streams, links and probes.
+    nursery: Nursery,
+    stopping: CancellationToken,
+    reports: mpsc::Sender<Event>,
+    port_open: CancellationToken,
+    leading: Leading,
+    health: Option<api::Health>,
+}
+
+const COORDINATOR: &str = "coordinator";
+const LISTENER: &str = "gRPC listener";
+
+impl TermOfOffice {
+    /// Starts the coordinator, which begins with the first commit.
+    fn begin(manager: &Manager, leadership: &Leadership, places: &Places, loaded: Option<Loaded>) -> TermOfOffice {
+        let config = &manager.config;
+        let (nursery, stopping, port_open) = (Nursery::default(), CancellationToken::new(), CancellationToken::new());
+        let (reports, reported) = mpsc::channel(REPORTS);
+        let (handle, calls) = Handle::new(stopping.clone(), config.persistence.request_timeout);
+        let published = Arc::new(Published::default());
+        let settings = Settings {
+            lease_ttl: config.executors.lease_ttl,
+            settle_time: config.executors.settle_time,
+            rebalance_threshold: config.rebalance_threshold,
+            exclusive_ids: config.executors.exclusive_ids,
+            turn_interval: TURN_INTERVAL.min(config.executors.lease_ttl / 10),
+            takeover_grace: Duration::ZERO,
+            max_pages_per_commit: places.store.limits().pages,
+        };
+        let takeover = Takeover {
+            token: leadership.fence().token(),
+            unix_ms: clock::unix_ms(),
+            new_cluster: ClusterId(uuid::Uuid::new_v4()),
+            number_of_shards: config.number_of_shards,
+        };
+        let loaded = loaded.map(|loaded| (loaded.revision, loaded.state));
+        let links = executors::Settings {
+            command_timeout: config.executors.command_timeout,
+            probe_interval: config.executors.probe_interval,
+            probe_timeout: config.executors.probe_timeout,
+            number_of_shards: config.number_of_shards,
+        };
+        let executors =
+            Executors::new(links, reports.clone(), Arc::clone(&manager.metrics), port_open.clone(), nursery.tracker());
+        let parts = coordinator::Parts {
+            engine: Engine::new(settings, takeover, loaded, clock::now()),
+            store: Arc::clone(&places.store),
+            fence: leadership.fence().clone(),
+            belief: leadership.belief(),
+            calls,
+            reports: reported,
+            executors,
+            published: Arc::clone(&published),
+            metrics: Arc::clone(&manager.metrics),
+            stopping: stopping.clone(),
+        };
+        let mut tasks = Tasks::default();
+        tasks.spawn(COORDINATOR, async move { coordinator::run(parts).await.map_err(Error::from) });
+        let leading = Leading {
+            handle,
+            published,
+            metrics: Arc::clone(&manager.metrics),
+            number_of_shards: config.number_of_shards,
+            identity: manager.identity.clone(),
+        };
+        TermOfOffice { tasks, nursery, stopping, reports, port_open, leading, health: None }
+    }
+
+    /// Opens the port once the first commit is durable, and serves until something ends it.
+    async fn serve(&mut self, manager: &Manager, leadership: &mut Leadership) -> Result<(), Error> {
+        let first = Arc::clone(&self.leading.published);
+        tokio::select! {
+            biased;
+            ended = until_ended(manager.shutdown(), leadership, &mut self.tasks) => return ended,
+            _ = first.first() => {}
+        }
+        self.open_port(manager).await?;
+        until_ended(manager.shutdown(), leadership, &mut self.tasks).await
+    }
+
+    async fn open_port(&mut self, manager: &Manager) -> Result<(), Error> {
+        let (routes, health) =
+            api::routes(&self.leading).map_err(|error| Error::Task { name: "reflection", source: error.into() })?;
+        health.serving(true).await;
+        let (listener, address) = listen("gRPC", manager.config.grpc.listen).await?;
+        let metrics = Arc::clone(&manager.metrics);
+        let serving = api::serve::run(
+            listener,
+            routes.into_axum_router(),
+            Protocol::Grpc,
+            self.stopping.clone(),
+            self.nursery.clone(),
+            move |change| metrics.connections(change),
+        );
+        self.tasks.spawn(LISTENER, async move {
+            serving.await;
+            Ok(())
+        });
+        self.health = Some(health);
+        // The queue is empty or the coordinator takes from it: this does not wait long; and if the coordinator has ended, that says so.
+        drop(self.reports.send(Event::PortOpened).await);
+        self.port_open.cancel();
+        manager.view.enter(Phase::Leader(Box::new(self.leading.clone())));
+        manager.view.grpc_open(address);
+        manager.addresses.send_modify(|known| known.grpc = Some(address));
+        info!(address = %address, "gRPC listening on {address}");
+        Ok(())
+    }
+
+    /// The way down. Gauges and readiness are down already.
+    async fn end(mut self, ended: &Result<(), Error>, request_timeout: Duration) {
+        self.stopping.cancel();
+        if let Some(health) = &self.health {
+            health.serving(false).await;
+        }
+        // Who lost the leadership answers nobody any more; in every other case the commit in flight may still be seen through.
+        if !matches!(ended, Err(Error::LeadershipLost(_))) {
+            if tokio::time::timeout(request_timeout, self.tasks.drain()).await.is_err() {
+                warn!(?request_timeout, "a commit in flight was not settled in time; its outcome stays unknown");
+            }
+            drop(tokio::time::timeout(LAST_ANSWERS, self.nursery.idle()).await);
+        }
+        self.tasks.set.shutdown().await;
+        self.nursery.shutdown().await;
+    }
+}
+
+async fn until_ended(shutdown: &CancellationToken, leadership: &mut Leadership, tasks: &mut Tasks) -> Result<(), Error> {
+    tokio::select! {
+        biased;
+        // Who was asked to stop stops with 0, whatever else comes to light at that moment.
+        () = shutdown.cancelled() => Ok(()),
+        lost = leadership.lost() => Err(Error::LeadershipLost(lost.into())),
+        error = tasks.failed() => Err(error),
+    }
+}
+
+impl From<coordinator::Error> for Error {
+    fn from(error: coordinator::Error) -> Error {
+        match error {
+            coordinator::Error::LeadershipLost | coordinator::Error::Expired => Error::LeadershipLost(error.into()),
+            coordinator::Error::Store(source) => Error::Store { doing: "committing", source },
+            coordinator::Error::Executors(source) => Error::Task { name: "executor link", source: source.into() },
+        }
+    }
+}
+
+/// Tasks with names.
+#[derive(Default)]
+struct Tasks {
+    set: JoinSet<Result<(), Error>>,
+    names: HashMap<Id, &'static str>,
+}
+
+impl Tasks {
+    fn spawn(&mut self, name: &'static str, task: impl Future<Output = Result<(), Error>> + Send + 'static) {
+        let id = self.set.spawn(task).id();
+        self.names.insert(id, name);
+    }
+
+    /// Waits until a task fails. One that ends cleanly stops nothing, unless it was the last. Cancel-safe.
+    async fn failed(&mut self) -> Error {
+        while let Some(joined) = self.set.join_next_with_id().await {
+            match self.outcome(joined) {
+                Ok(name) => info!(task = name, "a task ended; the others go on"),
+                Err(error) => return error,
+            }
+        }
+        Error::AllEnded
+    }
+
+    /// Waits until every task has ended. What fails now is said, and changes nothing: a fence refusal while stopping is no news.
+    async fn drain(&mut self) {
+        while let Some(joined) = self.set.join_next_with_id().await {
+            if let Err(error) = self.outcome(joined) {
+                warn!(error = &error as &dyn std::error::Error, "a task failed while the manager was stopping already");
+            }
+        }
+    }
+
+    fn outcome(&self, joined: Result<(Id, Result<(), Error>), JoinError>) -> Result<&'static str, Error> {
+        let name = |id: &Id| self.names.get(id).copied().unwrap_or("task");
+        match joined {
+            Ok((id, Ok(()))) => Ok(name(&id)),
+            Ok((_, Err(error))) => Err(error),
+            Err(error) => Err(Error::Task { name: name(&error.id()), source: error.into() }),
+        }
+    }
+}
+
+async fn listen(what: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let refused = |source| Error::Listen { what, address, source };
+    let listener = TcpListener::bind(address).await.map_err(refused)?;
+    let bound = listener.local_addr().map_err(refused)?;
+    Ok((listener, bound))
+}
+
+/// How this process introduces itself.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    format!("process {} on {}", std::process::id(), if host.is_empty() { "an unnamed host" } else { host })
 }

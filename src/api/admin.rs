@@ -1,0 +1,121 @@
+//! `ShardManagerAdmin`: what operators ask. Every change is logged with who asked and why.
+
+use tonic::{Request, Response, Status};
+use tracing::info;
+
+use crate::api::{Leading, Peer, cut, executor_id, status};
+use crate::assignment::command::{Answer, ExecutorOverview, Overview};
+use crate::assignment::record::{ShardState, Wish};
+use crate::coordinator::Call;
+use crate::rpc;
+
+/// The service.
+pub struct Service(pub Leading);
+
+#[tonic::async_trait]
+impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
+    async fn get_status(&self, _: Request<rpc::GetStatusRequest>) -> Result<Response<rpc::GetStatusResponse>, Status> {
+        let overview = overview(&self.0).await?;
+        let (mut unassigned, mut releasing) = (0, 0);
+        for (_, record) in overview.snapshot.state.shards() {
+            match record.state {
+                ShardState::Unassigned => unassigned += 1,
+                ShardState::Releasing(_) => releasing += 1,
+                ShardState::Held(_) => {}
+            }
+        }
+        Ok(Response::new(rpc::GetStatusResponse {
+            role: "leader".to_owned(),
+            cluster_id: overview.snapshot.state.meta.cluster_id.to_string(),
+            version: Some(overview.snapshot.version.into()),
+            number_of_shards: overview.snapshot.state.meta.number_of_shards,
+            executors: u32::try_from(overview.executors.len()).unwrap_or(u32::MAX),
+            unassigned,
+            releasing,
+            violations: overview.violations,
+            notes: overview.notes,
+            lease_ttl_ms: millis(overview.lease_ttl),
+            leader_since: self.0.metrics.leader_since(),
+            manager_version: env!("CARGO_PKG_VERSION").to_owned(),
+            leader: self.0.identity.clone(),
+        }))
+    }
+
+    async fn list_executors(
+        &self,
+        _: Request<rpc::ListExecutorsRequest>,
+    ) -> Result<Response<rpc::ListExecutorsResponse>, Status> {
+        let overview = overview(&self.0).await?;
+        let executors = overview.executors.into_iter().map(rpc::Executor::from).collect();
+        Ok(Response::new(rpc::ListExecutorsResponse { version: Some(overview.snapshot.version.into()), executors }))
+    }
+
+    async fn drain_executor(
+        &self,
+        request: Request<rpc::ChangeExecutorRequest>,
+    ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
+        self.wish(request, Wish::Drain).await
+    }
+
+    async fn cordon_executor(
+        &self,
+        request: Request<rpc::ChangeExecutorRequest>,
+    ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
+        self.wish(request, Wish::Cordon).await
+    }
+
+    async fn uncordon_executor(
+        &self,
+        request: Request<rpc::ChangeExecutorRequest>,
+    ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
+        self.wish(request, Wish::None).await
+    }
+}
+
+impl Service {
+    async fn wish(
+        &self,
+        request: Request<rpc::ChangeExecutorRequest>,
+        wish: Wish,
+    ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
+        let request = request.into_inner();
+        let id = executor_id(&request.executor_id)?;
+        let answer = self.0.handle.call(Call::Wish(id.clone(), wish)).await;
+        let outcome = answer.as_ref().err().map_or_else(|| "in force".to_owned(), ToString::to_string);
+        info!(
+            executor = %id, ?wish, asked_by = cut(&request.asked_by), reason = cut(&request.reason), peer, outcome,
+            "an operator asked for a change"
+        );
+        match answer? {
+            Answer::Current(version) => Ok(Response::new(rpc::ChangeExecutorResponse { version: Some(version.into()) })),
+            Answer::Lease(_) | Answer::Overview(_) => Err(status::unexpected()),
+        }
+    }
+}
+
+/// How things are.
+pub(super) async fn overview(leading: &Leading) -> Result<Overview, Status> {
+    match leading.handle.call(Call::Inspect).await? {
+        Answer::Overview(overview) => Ok(overview),
+        Answer::Lease(_) | Answer::Current(_) => Err(status::unexpected()),
+    }
+}
+
+impl From<ExecutorOverview> for rpc::Executor {
+    fn from(executor: ExecutorOverview) -> Self {
+        rpc::Executor {
+            id: executor.id.to_string(),
+            incarnation: executor.incarnation.0,
+            endpoint: executor.endpoint,
+            state: executor.state.to_string(),
+            weight: executor.weight,
+            shards: executor.shards,
+            lease_remaining_ms: millis(executor.lease_remaining),
+        }
+    }
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

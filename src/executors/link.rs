@@ -1,0 +1,171 @@
+//! Drives one incarnation of one executor towards its newest assignment.
+//!
+//! Level-triggered: an attempt always carries the whole of the newest assignment, so attempts may be lost, repeated or cut short at
+//! any point. A newer assignment overtakes an attempt in flight. The link rests once the executor holds exactly what it should.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tonic::Code;
+use tonic::transport::Channel;
+use tracing::{debug, warn};
+
+use crate::assignment::command::{Assignment, Peer};
+use crate::assignment::event::{Event, is_plausible};
+use crate::executors::Context;
+use crate::holdings::Holdings;
+use crate::metrics::CommandOutcome;
+use crate::rpc::shard_executor_client::ShardExecutorClient;
+use crate::rpc::{self, reason};
+use crate::types::Version;
+
+/// The pause after an attempt that did not settle it: doubles from the first value to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The same where another attempt cannot help before something else happens.
+const LONG_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+
+/// What an attempt came to.
+struct Attempt {
+    outcome: CommandOutcome,
+    answer: Option<(Version, Holdings)>,
+    /// Why it failed; `None` where the executor gave an answer that can be used.
+    failed: Option<String>,
+    /// Bounds of the pause before the next one.
+    pause: (Duration, Duration),
+}
+
+/// Runs until nobody wants anything of this executor any more.
+pub(super) async fn run(peer: Peer, mut desired: watch::Receiver<Option<Assignment>>, channel: Channel, context: Context) {
+    let client = ShardExecutorClient::new(channel)
+        .max_decoding_message_size(rpc::MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(rpc::MAX_MESSAGE_BYTES);
+    loop {
+        let assignment = desired.borrow_and_update().clone();
+        let driven = async {
+            if let Some(assignment) = &assignment {
+                drive(&peer, assignment, client.clone(), &context).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            changed = desired.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = driven => {
+                if desired.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Counts an attempt that was dropped before it had an outcome as overtaken.
+struct InFlight<'a>(&'a Context, Option<CommandOutcome>);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.metrics.commanded(self.1.unwrap_or(CommandOutcome::Overtaken));
+    }
+}
+
+/// Tries until the executor holds `assignment`, reporting every answer upwards.
+async fn drive(peer: &Peer, assignment: &Assignment, mut client: ShardExecutorClient<Channel>, context: &Context) {
+    let mut failures = 0;
+    loop {
+        let mut in_flight = InFlight(context, None);
+        let attempt = attempt(peer, assignment, &mut client, context).await;
+        in_flight.1 = Some(attempt.outcome);
+        drop(in_flight);
+        log(peer, assignment.version, &attempt, failures);
+        if let Some((mark, held)) = attempt.answer {
+            let Peer { slot, incarnation, .. } = *peer;
+            // The coordinator takes reports in for as long as it lives; after that nobody needs this one.
+            drop(context.reports.send(Event::Applied { slot, incarnation, mark, held }).await);
+        }
+        if attempt.outcome == CommandOutcome::Settled {
+            return;
+        }
+        tokio::time::sleep(pause_after(failures, attempt.pause)).await;
+        failures += 1;
+    }
+}
+
+/// Doubles with each failure, within the bounds; then somewhere between half of that and all of it, so that many links do not
+/// keep step.
+fn pause_after(failures: u32, (least, most): (Duration, Duration)) -> Duration {
+    let pause = least.saturating_mul(1 << failures.min(16)).min(most);
+    pause.mul_f64(rand::random_range(0.5..=1.0))
+}
+
+async fn attempt(peer: &Peer, assignment: &Assignment, client: &mut ShardExecutorClient<Channel>, context: &Context) -> Attempt {
+    let timeout = context.settings.command_timeout;
+    // The executor answers a little before the deadline, so that a slow stop is told from a dead executor.
+    let wait = timeout.mul_f64(0.8);
+    let request = rpc::ApplyAssignmentRequest {
+        cluster_id: assignment.cluster_id.to_string(),
+        version: Some(assignment.version.into()),
+        executor_id: peer.id.to_string(),
+        incarnation: peer.incarnation.0,
+        assignment: Some((&*assignment.holdings).into()),
+        wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+    };
+    let mut request = tonic::Request::new(request);
+    request.set_timeout(timeout);
+    match tokio::time::timeout(timeout, client.apply_assignment(request)).await {
+        Err(_) => failed(CommandOutcome::TimedOut, PAUSE, "it did not answer in time"),
+        Ok(Err(status)) => refused(&status),
+        Ok(Ok(response)) => answered(assignment, response.into_inner(), context.settings.number_of_shards),
+    }
+}
+
+fn answered(assignment: &Assignment, response: rpc::ApplyAssignmentResponse, number_of_shards: u32) -> Attempt {
+    let mark = Version::from(response.mark.unwrap_or_default());
+    let held = match response.held.unwrap_or_default().check(number_of_shards) {
+        Ok(held) => held,
+        Err(error) => return failed(CommandOutcome::Invalid, LONG_PAUSE, error.to_string()),
+    };
+    if mark < assignment.version || !is_plausible(mark.term) {
+        let why = format!("it answered with mark {mark}, which is not {} or a little above", assignment.version);
+        return failed(CommandOutcome::Invalid, LONG_PAUSE, why);
+    }
+    let outcome = if held == *assignment.holdings { CommandOutcome::Settled } else { CommandOutcome::Unsettled };
+    Attempt { outcome, answer: Some((mark, held)), failed: None, pause: PAUSE }
+}
+
+fn refused(status: &tonic::Status) -> Attempt {
+    if let Some(name) = rpc::reason_of(status) {
+        // Nothing changes until the executor registers, renews, or is given a newer assignment.
+        let pause = match name.as_str() {
+            reason::NOT_READY | reason::STOPPING => PAUSE,
+            _ => LONG_PAUSE,
+        };
+        return failed(CommandOutcome::Refused, pause, format!("{name}: {}", status.message()));
+    }
+    let outcome = match status.code() {
+        Code::DeadlineExceeded | Code::Cancelled => CommandOutcome::TimedOut,
+        Code::Unavailable | Code::Unknown | Code::Internal => CommandOutcome::Unreachable,
+        _ => CommandOutcome::Refused,
+    };
+    failed(outcome, PAUSE, status.message())
+}
+
+fn failed(outcome: CommandOutcome, pause: (Duration, Duration), why: impl Into<String>) -> Attempt {
+    Attempt { outcome, answer: None, failed: Some(why.into()), pause }
+}
+
+/// The first failure of an assignment is worth a line, its repetitions are not.
+fn log(peer: &Peer, version: Version, attempt: &Attempt, failures: u32) {
+    let Peer { id, incarnation, endpoint, .. } = peer;
+    let outcome = attempt.outcome.as_str();
+    match &attempt.failed {
+        Some(why) if failures == 0 => warn!(
+            executor = %id, %incarnation, %endpoint, %version, outcome, why,
+            "an executor did not take its assignment; it is told again until it does, or its lease ends"
+        ),
+        Some(why) => debug!(executor = %id, %incarnation, %version, outcome, why, failures, "an executor was told again in vain"),
+        None => debug!(executor = %id, %incarnation, %version, outcome, failures, "an executor answered"),
+    }
+}
