@@ -12,6 +12,7 @@
 //! | `election` | who may write |
 //! | `store` | where the state lives |
 //! | `backend` | what the store and the election of one kind share |
+//! | `published` | a revision as readers see it |
 //! | [`assignment`] | **the pure core**: no clock, no randomness, no I/O, no async |
 //! | [`client`] | the library for executors and callers |
 //! | `config`, `metrics`, [`rpc`], [`clock`], [`holdings`], [`types`] | the floor |
