@@ -201,6 +201,7 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     rule(&["rebalance_threshold=1.1"], &["rebalance_threshold = 1.1", "0 to 1"]);
     rule(&["rebalance_threshold=NaN"], &["rebalance_threshold = NaN"]);
     rule(&["leadership.lease_ttl=1500ms"], &["leadership.lease_ttl = 1s 500ms", "whole seconds, at least 2s"]);
+    rule(&["leadership.lease_ttl=2500ms"], &["leadership.lease_ttl = 2s 500ms", "whole seconds"]);
     rule(&["leadership.lease_ttl=1s"], &["leadership.lease_ttl = 1s", "at least 2s"]);
     rule(&["leadership.lease_ttl=2days"], &["leadership.lease_ttl = 2days", "at most 24h"]);
     rule(
