@@ -1,5 +1,6 @@
 //! `executor`: a small real executor on the client library, for trying things out and for tests.
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -100,7 +101,14 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Ok(session) => session,
         Err(error) => return fail(USAGE, &start_error(&error)),
     };
-    println!("executor {} listens on {}, advertised as {}", arguments.id, session.local_addr(), session.endpoint());
+    // A reader of our output that went away is no reason to stop.
+    let _ = writeln!(
+        std::io::stdout(),
+        "executor {} listens on {}, advertised as {}",
+        arguments.id,
+        session.local_addr(),
+        session.endpoint()
+    );
 
     tokio::select! {
         end = session.ended() => return exit_code(end),
@@ -155,4 +163,47 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 fn fail(code: u8, message: &str) -> ExitCode {
     eprintln!("error: {message}");
     ExitCode::from(code)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<Arguments, String> {
+        let all = ["executor"].iter().chain(arguments);
+        Command::try_parse_from(all).map(|command| command.arguments).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_have_the_documented_defaults() {
+        let arguments = parse(&["--id", "e"]).unwrap();
+        assert_eq!(arguments.manager, ["http://127.0.0.1:9092"]);
+        assert_eq!((arguments.listen.to_string().as_str(), arguments.advertise), ("127.0.0.1:0", None));
+        assert_eq!((arguments.weight, arguments.stop_delay, arguments.leave_timeout), (1, 0, Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn managers_are_repeated_or_separated_by_commas() {
+        let arguments = parse(&["--manager", "a:1,b:1", "--id", "e", "--manager", "c:1", "--leave-timeout", "500ms"]).unwrap();
+        assert_eq!(
+            (arguments.manager, arguments.leave_timeout),
+            (vec!["a:1".into(), "b:1".into(), "c:1".into()], Duration::from_millis(500))
+        );
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_the_value_and_the_rule() {
+        assert!(parse(&["--id", "a b"]).unwrap_err().contains("executor id \"a b\" is refused"));
+        assert!(parse(&["--id", "e", "--weight", "0"]).unwrap_err().contains("0 is not in 1..=1000"));
+        assert!(parse(&["--id", "e", "--leave-timeout", "soon"]).unwrap_err().contains("it must be like 30, 30s or 500ms"));
+    }
 }

@@ -77,7 +77,7 @@ pub struct Actor<H> {
     shutdown: DropGuard,
     /// The call in flight.
     call: Option<Call>,
-    /// Commands that wait for shards to stop; only the newest does.
+    /// The command that waits for shards to stop; only the newest does.
     waiting: Option<Waiting>,
     /// The incarnation that was last seen to join.
     joined: Option<Incarnation>,
@@ -297,7 +297,7 @@ impl<H: ShardHost> Actor<H> {
             Ok(answer) => answer,
             Err(invalid) => {
                 tracing::error!(manager = self.managers.url(), %invalid, "the manager's answer breaks a rule and is ignored");
-                return self.call_failed(now, false);
+                return self.retry_here(now);
             }
         };
         let lease_ttl = answer.lease_ttl;
@@ -319,7 +319,7 @@ impl<H: ShardHost> Actor<H> {
             Err(Ignored::Outdated) => {}
             Err(ignored @ (Ignored::Stale { .. } | Ignored::Late)) => {
                 tracing::debug!(executor = %self.id, %ignored, "an answer changes nothing; asking again");
-                self.call_failed(now, false);
+                self.retry_here(now);
             }
         }
     }
@@ -343,8 +343,12 @@ impl<H: ShardHost> Actor<H> {
                     tracing::warn!(executor = %self.id, "could not deregister; the manager notices when the lease runs out");
                     self.ledger.deregistered();
                 }
-                // Only a manager gives a reason: the connection is good then.
-                self.call_failed(now, reason.is_none());
+                match reason.as_deref() {
+                    // It leads, and will do it later.
+                    Some(reason::LEASE_ENDING | reason::STORE_UNAVAILABLE) => self.retry_here(now),
+                    // Only a manager gives a reason: the connection is good then.
+                    reason => self.retry_elsewhere(now, reason.is_none()),
+                }
                 return Ok(());
             }
         };
@@ -438,9 +442,13 @@ impl<H: ShardHost> Actor<H> {
         }));
     }
 
-    fn call_failed(&mut self, now: BootInstant, is_broken: bool) {
-        let another = self.managers.failed(is_broken);
-        self.pace.failed(now, rand::random(), another);
+    fn retry_here(&mut self, now: BootInstant) {
+        self.pace.failed(now, rand::random(), false);
+    }
+
+    fn retry_elsewhere(&mut self, now: BootInstant, is_broken: bool) {
+        let has_another = self.managers.failed(is_broken);
+        self.pace.failed(now, rand::random(), has_another);
     }
 
     fn tell_failure(&self, attempt: &Attempt, status: &Status) {

@@ -4,8 +4,9 @@
 //! starts and stops the work on shards, and fences itself when its lease runs out by its own clock. See docs/guarantees.md.
 
 pub use host::{ShardGrant, ShardHost};
+pub use managers::InvalidAddress;
 pub use observer::{Happening, ObserverError, SessionEvent, SessionObserver};
-pub use session::{Builder, Error, ExecutorSession, StartError};
+pub use session::{Builder, Error, ExecutorSession, MAX_WEIGHT, StartError};
 
 mod actor;
 mod host;

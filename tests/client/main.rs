@@ -136,7 +136,8 @@ async fn a_command_is_answered_when_stopped_or_after_its_wait_or_when_overtaken(
     let newer = send(manager.push(4, &[(2, 9), (3, 11)], 60_000));
     let response = older.await.unwrap().unwrap();
     assert_eq!(response.held, Some(names(&[(1, 9), (2, 9), (3, 11)])), "overtaken, and answered with the truth");
-    assert!(!newer.is_finished());
+    let overtaken_by = Some(rpc::Version { term: 5, revision: 4 });
+    assert_eq!(response.mark, overtaken_by, "not answered before the newer one came");
     host.may_stop.send_replace(true);
     let response = newer.await.unwrap().unwrap();
     assert_eq!(response.held, Some(names(&[(2, 9), (3, 11)])), "answered when shard 1 has stopped");

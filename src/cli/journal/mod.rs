@@ -180,16 +180,56 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     let report = check::check(&journals, rules);
-    if arguments.json {
-        match serde_json::to_string_pretty(&report) {
-            Ok(json) => println!("{json}"),
-            Err(error) => {
-                eprintln!("error: the report cannot be written as JSON: {error}");
-                return ExitCode::from(1);
-            }
-        }
+    let text = if arguments.json {
+        serde_json::to_string_pretty(&report).map(|json| json + "\n").map_err(io::Error::from)
     } else {
-        print!("{report}");
+        Ok(report.to_string())
+    };
+    if let Err(error) = text.and_then(|text| io::stdout().write_all(text.as_bytes())) {
+        eprintln!("error: cannot write the report: {error}");
+        return ExitCode::from(2);
     }
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::types::Incarnation;
+
+    fn event(at: u64, what: Happening) -> SessionEvent {
+        let at = BootInstant(Duration::from_nanos(at));
+        SessionEvent { at, executor_id: "e".parse().unwrap(), incarnation: Incarnation(u64::MAX), what }
+    }
+
+    #[test]
+    fn what_is_written_is_one_json_line_per_event_and_reads_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let mut writer = Writer::open(&path).unwrap();
+        writer.observe(&event(1, Happening::Leased { until: BootInstant(Duration::from_nanos(90)) })).unwrap();
+        writer.observe(&event(2, Happening::Started(ShardId(3), Epoch(4)))).unwrap();
+        writer.observe(&event(5, Happening::Superseded)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let expected = [
+            r#"{"at_ns":1,"event":"lease","until_ns":90,"executor":"e","incarnation":18446744073709551615}"#,
+            r#"{"at_ns":2,"event":"start","shard":3,"epoch":4,"executor":"e","incarnation":18446744073709551615}"#,
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+
+        // A killed process left half a line; the next one appends to the same file.
+        std::fs::write(&path, &text[..text.len() - 9]).unwrap();
+        let mut writer = Writer::open(&path).unwrap();
+        writer.observe(&event(6, Happening::Stopped(ShardId(3), Epoch(4)))).unwrap();
+        let entries: Vec<Entry> = check::read(&[path]).unwrap().into_iter().map(|line| line.entry).collect();
+        assert_eq!(entries, [Entry::Lease { until_ns: 90 }, Entry::Stop { shard: 3, epoch: 4 }]);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_an_error() {
+        let mut writer = Writer::open(Path::new("/dev/full")).unwrap();
+        let error = writer.observe(&event(1, Happening::Started(ShardId(3), Epoch(4)))).unwrap_err();
+        assert_eq!(error.to_string(), "cannot write to the journal /dev/full");
+    }
 }

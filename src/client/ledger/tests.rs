@@ -299,6 +299,11 @@ fn case_66_answers_to_an_incarnation_that_is_no_more_change_nothing() {
     assert_eq!(ledger.answered(at(102), &old, answer(v(5, 11), Some(set(&[(1, 9)])))), Err(Ignored::Outdated));
     ledger.refused(at(103), &old, Verdict::Superseded, Incarnation(9));
     assert_eq!((ledger.take_actions(), ledger.compose(at(104)).unwrap().kind), (vec![], Kind::Register));
+    // Nor when the new one is registered and awaits an answer of the same kind.
+    call(&mut ledger, 105, v(5, 12), None);
+    assert_eq!(ledger.answered(at(106), &old, answer(v(5, 13), Some(set(&[(1, 9)])))), Err(Ignored::Outdated));
+    ledger.refused(at(107), &old, Verdict::Superseded, Incarnation(9));
+    assert_eq!((ledger.take_actions(), ledger.compose(at(108)).unwrap().kind), (vec![], Kind::Renew));
 }
 
 #[test]
