@@ -54,7 +54,7 @@ impl Election for HostElection {
         let lock = match lock.map_err(io::Error::other).and_then(|lock| lock) {
             Ok(Ok(lock)) => lock,
             Ok(Err(holder)) => {
-                let what = format!("the leadership of {}, locked by {},", self.database.path().display(), path.display());
+                let what = format!("the leadership of {} (lock file {})", self.database.path().display(), path.display());
                 return Err(Error::HeldElsewhere { what, holder });
             }
             Err(error) => {
