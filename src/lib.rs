@@ -13,9 +13,10 @@
 //! | `store` | where the state lives |
 //! | `backend` | what the store and the election of one kind share |
 //! | `published` | a revision as readers see it |
+//! | `metrics` | counts and gauges, in the core's words |
 //! | [`assignment`] | **the pure core**: no clock, no randomness, no I/O, no async |
 //! | [`client`] | the library for executors and callers |
-//! | `config`, `metrics`, [`rpc`], [`clock`], [`holdings`], [`types`] | the floor |
+//! | `config`, [`rpc`], [`clock`], [`holdings`], [`types`] | the floor |
 //!
 //! The promises that code, tests and documents cite by number stand in `docs/guarantees.md`:
 //!

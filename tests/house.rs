@@ -499,3 +499,9 @@ mod scanner {
         assert!(missing_links(page, |file| file.starts_with("docs/")).is_empty());
     }
 }
+
+#[test]
+fn the_readme_links_what_is_there() {
+    let page = fs::read_to_string(root().join("README.md")).expect("there is a README");
+    assert_none(missing_links(&page, |file| root().join(file).exists()));
+}

@@ -4,7 +4,7 @@
 //! those weights. The member's fair share is f = N'·w/W, and it rests with no fewer than `floor(f) - floor(f·t)` and no more than
 //! `ceil(f) + floor(f·t)` shards. Between these bounds nothing moves: a running shard changes its home only where one is broken.
 //!
-//! A pass has two halves. [`share`] thinks in numbers only: how many shards each member gives and gets. [`seat`] then picks the
+//! A pass has two halves. `share` thinks in numbers only: how many shards each member gives and gets. `seat` then picks the
 //! shards. So the cost is linear in shards, with a few comparisons per shard, and n log n in members, however much has to move.
 //!
 //! Shards without a home and shards that leave anyway move at no price, so they go first to where they save moves: below the lower
