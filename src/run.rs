@@ -202,9 +202,10 @@ struct Manager {
 struct Places {
     store: Arc<dyn Store>,
     election: Arc<dyn Election>,
-    /// Closes what the two share, after the leadership was given up.
-    close: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
+
+/// Closes what the store and the election share, after the leadership was given up.
+type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Manager {
     fn shutdown(&self) -> &CancellationToken {
@@ -214,7 +215,7 @@ impl Manager {
     /// Leads, and where so configured leads again after the leadership was lost.
     async fn work(&self) -> Result<(), Error> {
         let Some(places) = self.shutdown().run_until_cancelled(self.open()).await else { return Ok(()) };
-        let places = places?;
+        let (places, close) = places?;
         let ended = loop {
             match self.lead_once(&places).await {
                 Err(lost @ Error::LeadershipLost(_)) if self.config.leadership.on_loss == OnLoss::Standby => {
@@ -224,21 +225,21 @@ impl Manager {
                 ended => break ended,
             }
         };
-        drop(tokio::time::timeout(CLOSING, places.close).await);
+        drop(tokio::time::timeout(CLOSING, close).await);
         ended
     }
 
-    async fn open(&self) -> Result<Places, Error> {
+    async fn open(&self) -> Result<(Places, Close), Error> {
         let persistence = &self.config.persistence;
         match persistence.kind {
             StoreKind::Sqlite => {
                 let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
                 let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
-                Ok(Places {
+                let places = Places {
                     store: Arc::new(SqliteStore::new(Arc::clone(&database))),
                     election: Arc::new(HostElection::new(Arc::clone(&database), self.identity.clone())),
-                    close: Box::pin(async move { database.close().await }),
-                })
+                };
+                Ok((places, Box::pin(async move { database.close().await })))
             }
             StoreKind::Postgres | StoreKind::Etcd => {
                 let why =
@@ -320,9 +321,12 @@ impl Manager {
         matches!(self.deployment, Deployment::Standalone { .. })
     }
 
-    async fn attempt_failed(&self, error: &(dyn std::error::Error + 'static)) {
+    async fn attempt_failed(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
         self.metrics.campaign_failed();
-        warn!(error, "an attempt to reach the store or to campaign failed; the next one follows in {ATTEMPT_PAUSE:?}");
+        warn!(
+            error = error as &dyn std::error::Error,
+            "an attempt to reach the store or to campaign failed; the next one follows in {ATTEMPT_PAUSE:?}"
+        );
         tokio::time::sleep(ATTEMPT_PAUSE).await;
     }
 

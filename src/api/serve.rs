@@ -165,3 +165,101 @@ async fn connection(
         debug!(%peer, error, "a connection ended with an error");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+    use axum::routing::get;
+    use tokio::sync::Notify;
+    use tokio::task::JoinHandle;
+    use tokio::time::{Instant, timeout};
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    struct Server {
+        address: SocketAddr,
+        stopping: CancellationToken,
+        nursery: Nursery,
+        open: Arc<AtomicI64>,
+        accepting: JoinHandle<()>,
+    }
+
+    impl Server {
+        async fn start(router: Router) -> Server {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (stopping, nursery, open) = (CancellationToken::new(), Nursery::default(), Arc::new(AtomicI64::new(0)));
+            let counted = Arc::clone(&open);
+            let count = move |change| {
+                counted.fetch_add(change, Ordering::SeqCst);
+            };
+            let accepting = tokio::spawn(run(listener, router, Protocol::Http, stopping.clone(), nursery.clone(), count));
+            Server { address, stopping, nursery, open, accepting }
+        }
+
+        fn get(&self) -> JoinHandle<reqwest::Result<String>> {
+            let url = format!("http://{}/", self.address);
+            tokio::spawn(async move { reqwest::get(url).await?.text().await })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_closes_the_port_and_lets_a_request_finish() {
+        let (arrived, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (arrive, wait) = (Arc::clone(&arrived), Arc::clone(&go_on));
+        let handler = move || async move {
+            arrive.notify_one();
+            wait.notified().await;
+            "done"
+        };
+        let server = Server::start(Router::new().route("/", get(handler))).await;
+        let request = server.get();
+        timeout(SOON, arrived.notified()).await.expect("it arrives");
+        assert_eq!(server.open.load(Ordering::SeqCst), 1);
+        server.stopping.cancel();
+        timeout(SOON, server.accepting).await.expect("the port closes").unwrap();
+        assert!(TcpStream::connect(server.address).await.is_err());
+        go_on.notify_one();
+        assert_eq!(timeout(SOON, request).await.expect("it is answered").unwrap().unwrap(), "done");
+        timeout(SOON, server.nursery.idle()).await.expect("the connection ends by itself");
+        assert_eq!(server.open.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_hangs_ends_with_the_nursery() {
+        let (arrived, ended) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+        let (arrive, end) = (Arc::clone(&arrived), Arc::clone(&ended));
+        let handler = move || async move {
+            let _ended = OnDrop(move || end.store(true, Ordering::SeqCst));
+            arrive.notify_one();
+            std::future::pending::<&str>().await
+        };
+        let server = Server::start(Router::new().route("/", get(handler))).await;
+        let request = server.get();
+        timeout(SOON, arrived.notified()).await.expect("it arrives");
+        server.stopping.cancel();
+        timeout(SOON, server.nursery.shutdown()).await.expect("it ends");
+        assert!(ended.load(Ordering::SeqCst), "the handler has really ended");
+        assert!(timeout(SOON, request).await.expect("the caller notices").unwrap().is_err());
+    }
+
+    /// Asked to end, a task that blocks its thread does not; the leadership must not be given up before it has.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_task_that_blocks_its_thread_delays_the_shutdown_by_that_long() {
+        let nursery = Nursery::default();
+        let (begun, begins) = tokio::sync::oneshot::channel();
+        let blocked = Duration::from_millis(600);
+        nursery.spawn(async move {
+            begun.send(()).unwrap();
+            std::thread::sleep(blocked);
+        });
+        begins.await.unwrap();
+        let asked = Instant::now();
+        nursery.shutdown().await;
+        assert!(asked.elapsed() > blocked - Duration::from_millis(100), "it returned after {:?}", asked.elapsed());
+    }
+}

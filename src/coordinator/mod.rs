@@ -40,6 +40,9 @@ const QUEUE: usize = 4096;
 /// How many events one batch takes in, so that a flood of calls cannot put off the turn.
 const BATCH: usize = 1024;
 
+/// The least time between two turns that nothing but the clock asks for: whatever the engine says is due, this task never spins.
+const LEAST_REST: Duration = Duration::from_millis(1);
+
 /// What can be asked of the coordinator. Every field is valid by itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
@@ -215,7 +218,7 @@ impl Coordinator {
     /// Waits until there is something to do, and takes in what else has arrived.
     async fn batch(&mut self) -> Result<Vec<Event>, Error> {
         let mut batch = Vec::new();
-        let due = self.parts.engine.next_turn();
+        let due = self.parts.engine.next_turn().max(self.counted_until.after(LEAST_REST));
         tokio::select! {
             biased;
             settled = settled(&mut self.commit) => batch.push(settled?),
@@ -334,3 +337,6 @@ async fn settled(commit: &mut Option<Commit>) -> Result<Event, Error> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
