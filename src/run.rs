@@ -8,7 +8,9 @@
 //! Whatever happens after the win, the way down is the same: gauges and readiness first; then nothing new is taken in; the commit in
 //! flight may finish; every task *ends*; and only then is the leadership given up. `shutdown` may be cancelled at any moment.
 
-use std::collections::HashMap;
+mod error;
+mod tasks;
+
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +18,6 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -37,6 +38,9 @@ use crate::published::Published;
 use crate::store::sqlite::SqliteStore;
 use crate::store::{self, Loaded, Store};
 use crate::types::ClusterId;
+
+pub use error::Error;
+use tasks::Tasks;
 
 /// How the manager is run.
 #[derive(Clone, Debug)]
@@ -68,76 +72,6 @@ pub struct Addresses {
     pub http: Option<SocketAddr>,
     /// Of the gRPC server; `None` as long as this process does not lead.
     pub grpc: Option<SocketAddr>,
-}
-
-/// Why a manager ended without being asked to. Being asked to is no error.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A mode that this deployment refuses.
-    #[error("the configuration is refused: {0}")]
-    Configuration(String),
-    /// The shard count cannot be changed.
-    #[error(
-        "number_of_shards is {configured}, but the stored state has {stored}: the number is fixed when the state is first written"
-    )]
-    ShardCount {
-        /// As configured.
-        configured: u32,
-        /// As stored.
-        stored: u32,
-    },
-    /// The store failed, or what is stored is not readable.
-    #[error("the store failed while {doing}")]
-    Store {
-        /// What was being done.
-        doing: &'static str,
-        /// Why it failed.
-        source: store::Error,
-    },
-    /// The campaign failed.
-    #[error("the campaign failed")]
-    Campaign(#[source] election::Error),
-    /// Another process leads.
-    #[error("another process leads")]
-    HeldElsewhere(#[source] election::Error),
-    /// The leadership was lost.
-    #[error("the leadership was lost")]
-    LeadershipLost(#[source] store::BoxError),
-    /// A port cannot be had.
-    #[error("cannot listen on {address} for {what}")]
-    Listen {
-        /// `gRPC` or `HTTP`.
-        what: &'static str,
-        /// As configured.
-        address: SocketAddr,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// A task failed.
-    #[error("the {name} failed")]
-    Task {
-        /// Which.
-        name: &'static str,
-        /// Why.
-        source: store::BoxError,
-    },
-    /// Every task ended although nobody had asked.
-    #[error("all tasks ended although nobody had asked them to")]
-    AllEnded,
-}
-
-impl Error {
-    /// What the process ends with: 2 configuration, 3 store, 4 leadership lost, 5 held elsewhere, 6 a task failed or a port that
-    /// cannot be had (it may be free again in a moment, so this is not a mistake of configuration).
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Error::Configuration(_) | Error::ShardCount { .. } => 2,
-            Error::Store { .. } | Error::Campaign(_) => 3,
-            Error::LeadershipLost(_) => 4,
-            Error::HeldElsewhere(_) => 5,
-            Error::Listen { .. } | Error::Task { .. } | Error::AllEnded => 6,
-        }
-    }
 }
 
 /// The pause after an attempt to reach the store or to campaign failed.
@@ -474,7 +408,7 @@ impl TermOfOffice {
             }
             drop(tokio::time::timeout(LAST_ANSWERS, self.nursery.idle()).await);
         }
-        self.tasks.set.shutdown().await;
+        self.tasks.shutdown().await;
         self.nursery.shutdown().await;
     }
 }
@@ -486,59 +420,6 @@ async fn until_ended(shutdown: &CancellationToken, leadership: &mut Leadership, 
         () = shutdown.cancelled() => Ok(()),
         lost = leadership.lost() => Err(Error::LeadershipLost(lost.into())),
         error = tasks.failed() => Err(error),
-    }
-}
-
-impl From<coordinator::Error> for Error {
-    fn from(error: coordinator::Error) -> Error {
-        match error {
-            coordinator::Error::LeadershipLost | coordinator::Error::Expired => Error::LeadershipLost(error.into()),
-            coordinator::Error::Store(source) => Error::Store { doing: "committing", source },
-            coordinator::Error::Executors(source) => Error::Task { name: "executor link", source: source.into() },
-        }
-    }
-}
-
-/// Tasks with names.
-#[derive(Default)]
-struct Tasks {
-    set: JoinSet<Result<(), Error>>,
-    names: HashMap<Id, &'static str>,
-}
-
-impl Tasks {
-    fn spawn(&mut self, name: &'static str, task: impl Future<Output = Result<(), Error>> + Send + 'static) {
-        let id = self.set.spawn(task).id();
-        self.names.insert(id, name);
-    }
-
-    /// Waits until a task fails. One that ends cleanly stops nothing, unless it was the last. Cancel-safe.
-    async fn failed(&mut self) -> Error {
-        while let Some(joined) = self.set.join_next_with_id().await {
-            match self.outcome(joined) {
-                Ok(name) => info!(task = name, "a task ended; the others go on"),
-                Err(error) => return error,
-            }
-        }
-        Error::AllEnded
-    }
-
-    /// Waits until every task has ended. What fails now is said, and changes nothing: a fence refusal while stopping is no news.
-    async fn drain(&mut self) {
-        while let Some(joined) = self.set.join_next_with_id().await {
-            if let Err(error) = self.outcome(joined) {
-                warn!(error = &error as &dyn std::error::Error, "a task failed while the manager was stopping already");
-            }
-        }
-    }
-
-    fn outcome(&self, joined: Result<(Id, Result<(), Error>), JoinError>) -> Result<&'static str, Error> {
-        let name = |id: &Id| self.names.get(id).copied().unwrap_or("task");
-        match joined {
-            Ok((id, Ok(()))) => Ok(name(&id)),
-            Ok((_, Err(error))) => Err(error),
-            Err(error) => Err(Error::Task { name: name(&error.id()), source: error.into() }),
-        }
     }
 }
 
