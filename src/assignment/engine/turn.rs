@@ -15,8 +15,11 @@ use super::{Destination, Engine, InFlight, Phase};
 impl Engine {
     pub(super) fn turn(&mut self, now: BootInstant, commands: &mut Vec<Command>) {
         self.draft(now, commands);
+        // A commit in flight and a port that is not open yet are waited for; their events bring a turn of their own.
+        let waits = self.in_flight.is_some() || self.phase == Phase::Closed;
         let latest = now.after(self.settings.turn_interval);
-        self.due = if self.in_flight.is_some() { latest } else { latest.min(self.alarm.max(now)).max(self.retry.0.min(latest)) };
+        let soonest = self.alarm.max(self.retry.0).max(now);
+        self.due = if waits { latest } else { latest.min(soonest) };
     }
 
     fn draft(&mut self, now: BootInstant, commands: &mut Vec<Command>) {

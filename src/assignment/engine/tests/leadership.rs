@@ -30,6 +30,7 @@ fn the_first_commit_raises_the_term_and_nothing_is_answered_before_it() {
     assert!(changes.shards.is_empty(), "pages that hold nothing but defaults are not written");
     assert_eq!(kinds(&rig.commit()), ["publish"]);
     assert_eq!(rig.turn(), [], "the port is closed: nothing to do");
+    assert_eq!(rig.engine.next_turn(), rig.now.after(TICK), "and nothing to hurry for");
     assert_eq!(rig.step(Event::PortOpened), []);
     assert_eq!(rig.turn(), []);
 }
