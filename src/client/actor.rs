@@ -9,18 +9,19 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::DropGuard;
 use tonic::Status;
 
+use super::control::Control;
+use super::error::Error;
 use super::host::{ShardGrant, ShardHost};
 use super::ledger::{Action, Attempt, End, Ignored, Kind, Ledger, Verdict};
 use super::managers::Managers;
 use super::observer::{Happening, SessionEvent, SessionObserver};
 use super::pace::Pace;
 use super::server::Delivery;
-use super::session::Error;
 use super::wire;
 use super::workers::{Ended, Workers};
 use crate::clock;
 use crate::rpc::{ApplyAssignmentResponse, LeaseAnswer, reason, reason_of};
-use crate::types::{BootInstant, Epoch, ExecutorId, Incarnation, MAX_NUMBER, ShardId};
+use crate::types::{BootInstant, ExecutorId, Incarnation, MAX_NUMBER};
 
 /// How long the session tries to deregister before it ends without.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -28,17 +29,6 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const FENCING: Duration = Duration::from_millis(250);
 /// How long connections may take to close at the end.
 const CLOSING: Duration = Duration::from_millis(500);
-
-/// What the session's handle and its grants ask of the task.
-#[derive(Debug)]
-pub enum Control {
-    /// Leave, within this time.
-    Leave(Duration),
-    /// Stop now.
-    Stop,
-    /// The storage has seen this epoch.
-    StorageEpoch(ShardId, Epoch),
-}
 
 /// What an actor is made of.
 pub struct Parts<H> {

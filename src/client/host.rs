@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::actor::Control;
+use super::control::Control;
 use crate::types::{ClusterId, Epoch, ShardId};
 
 /// Works on shards while they are this executor's.

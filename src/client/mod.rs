@@ -3,12 +3,15 @@
 //! An executor implements [`ShardHost`] and starts an [`ExecutorSession`]; the session registers, renews the lease, takes commands,
 //! starts and stops the work on shards, and fences itself when its lease runs out by its own clock. See docs/guarantees.md.
 
+pub use error::{Error, MAX_WEIGHT, StartError};
 pub use host::{ShardGrant, ShardHost};
 pub use managers::InvalidAddress;
 pub use observer::{Happening, ObserverError, SessionEvent, SessionObserver};
-pub use session::{Builder, Error, ExecutorSession, MAX_WEIGHT, StartError};
+pub use session::{Builder, ExecutorSession};
 
 mod actor;
+mod control;
+mod error;
 mod host;
 mod ledger;
 mod managers;
