@@ -152,11 +152,15 @@ impl Manager {
         let (places, close) = places?;
         let ended = loop {
             match self.lead_once(&places).await {
+                Ok(Ended::SteppedDown) => {
+                    info!("this process handed over, as an operator asked; it campaigns again, behind those who wait already");
+                    self.view.enter(Phase::Standby);
+                }
                 Err(lost @ Error::LeadershipLost(_)) if self.config.leadership.on_loss == OnLoss::Standby => {
                     warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
                     self.view.enter(Phase::Standby);
                 }
-                ended => break ended,
+                ended => break ended.map(drop),
             }
         };
         drop(tokio::time::timeout(CLOSING, close).await);
@@ -184,11 +188,11 @@ impl Manager {
     }
 
     /// From the first read to the release.
-    async fn lead_once(&self, places: &Places) -> Result<(), Error> {
-        let Some(read) = self.shutdown().run_until_cancelled(self.load_patiently(places)).await else { return Ok(()) };
+    async fn lead_once(&self, places: &Places) -> Result<Ended, Error> {
+        let Some(read) = self.shutdown().run_until_cancelled(self.load_patiently(places)).await else { return Ok(Ended::Asked) };
         read?;
         self.view.enter(Phase::Standby);
-        let Some(mut leadership) = self.campaign(places).await? else { return Ok(()) };
+        let Some(mut leadership) = self.campaign(places).await? else { return Ok(Ended::Asked) };
         info!(identity = self.identity, "elected; the state is read again, and taken over with a first commit");
         self.view.enter(Phase::TakingOver);
         self.metrics.lead(clock::unix_ms() / 1000);
@@ -265,10 +269,10 @@ impl Manager {
     }
 
     /// Works until the leadership is lost, a task fails, or somebody asks to stop; everything has ended when it returns.
-    async fn hold(&self, leadership: &mut Leadership, places: &Places) -> Result<(), Error> {
+    async fn hold(&self, leadership: &mut Leadership, places: &Places) -> Result<Ended, Error> {
         let loaded = tokio::select! {
             biased;
-            () = self.shutdown().cancelled() => return Ok(()),
+            () = self.shutdown().cancelled() => return Ok(Ended::Asked),
             lost = leadership.lost() => return Err(Error::LeadershipLost(lost.into())),
             loaded = self.load(places) => loaded?,
         };
@@ -281,6 +285,15 @@ impl Manager {
         term.end(&ended, self.config.persistence.request_timeout).await;
         ended
     }
+}
+
+/// How a leadership ended that nothing went wrong with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// The process was asked to stop.
+    Asked,
+    /// An operator asked this leader to let another one lead.
+    SteppedDown,
 }
 
 /// Everything that lives as long as one leadership.
@@ -350,20 +363,32 @@ impl TermOfOffice {
             metrics: Arc::clone(&manager.metrics),
             number_of_shards: config.number_of_shards,
             identity: manager.identity.clone(),
+            step_down: CancellationToken::new(),
         };
         TermOfOffice { tasks, nursery, stopping, reports, port_open, leading, health: None }
     }
 
     /// Opens the port once the first commit is durable, and serves until something ends it.
-    async fn serve(&mut self, manager: &Manager, leadership: &mut Leadership) -> Result<(), Error> {
+    async fn serve(&mut self, manager: &Manager, leadership: &mut Leadership) -> Result<Ended, Error> {
         let first = Arc::clone(&self.leading.published);
         tokio::select! {
             biased;
-            ended = until_ended(manager.shutdown(), leadership, &mut self.tasks) => return ended,
+            ended = self.until_ended(manager.shutdown(), leadership) => return ended,
             _ = first.first() => {}
         }
         self.open_port(manager).await?;
-        until_ended(manager.shutdown(), leadership, &mut self.tasks).await
+        self.until_ended(manager.shutdown(), leadership).await
+    }
+
+    async fn until_ended(&mut self, shutdown: &CancellationToken, leadership: &mut Leadership) -> Result<Ended, Error> {
+        tokio::select! {
+            biased;
+            // Who was asked to stop stops with 0, whatever else comes to light at that moment.
+            () = shutdown.cancelled() => Ok(Ended::Asked),
+            lost = leadership.lost() => Err(Error::LeadershipLost(lost.into())),
+            error = self.tasks.failed() => Err(error),
+            () = self.leading.step_down.cancelled() => Ok(Ended::SteppedDown),
+        }
     }
 
     async fn open_port(&mut self, manager: &Manager) -> Result<(), Error> {
@@ -396,7 +421,7 @@ impl TermOfOffice {
     }
 
     /// The way down. Gauges and readiness are down already.
-    async fn end(mut self, ended: &Result<(), Error>, request_timeout: Duration) {
+    async fn end(mut self, ended: &Result<Ended, Error>, request_timeout: Duration) {
         self.stopping.cancel();
         if let Some(health) = &self.health {
             health.serving(false).await;
@@ -410,16 +435,6 @@ impl TermOfOffice {
         }
         self.tasks.shutdown().await;
         self.nursery.shutdown().await;
-    }
-}
-
-async fn until_ended(shutdown: &CancellationToken, leadership: &mut Leadership, tasks: &mut Tasks) -> Result<(), Error> {
-    tokio::select! {
-        biased;
-        // Who was asked to stop stops with 0, whatever else comes to light at that moment.
-        () = shutdown.cancelled() => Ok(()),
-        lost = leadership.lost() => Err(Error::LeadershipLost(lost.into())),
-        error = tasks.failed() => Err(error),
     }
 }
 

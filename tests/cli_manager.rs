@@ -66,6 +66,11 @@ impl ShardManagerAdmin for Script {
     ) -> Result<Response<ChangeExecutorResponse>, Status> {
         self.change(request)
     }
+
+    async fn step_down(&self, request: Request<rpc::StepDownRequest>) -> Result<Response<rpc::StepDownResponse>, Status> {
+        self.refuse()?;
+        Ok(Response::new(rpc::StepDownResponse { leader: format!("process 7, told {:?}", request.into_inner().reason) }))
+    }
 }
 
 async fn serve(script: Script) -> String {
@@ -152,4 +157,12 @@ async fn waiting_for_a_drain_ends_at_its_time_out() {
     let (code, stdout, stderr) = run(&["drain", "a", "--manager", &leader, "--wait", "--timeout", "300ms"]).await;
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
     assert!(stderr.contains("executor a was not drained within 300ms: 2 shards are left; the drain stays in force"), "{stderr}");
+}
+
+#[tokio::test]
+async fn whoever_steps_down_is_named() {
+    let leader = serve(Script::default()).await;
+    let (code, stdout, stderr) = run(&["step-down", "--manager", &leader, "--reason", "upgrade"]).await;
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stdout.starts_with("process 7, told \"upgrade\" steps down"), "{stdout}");
 }

@@ -214,3 +214,22 @@ async fn an_open_stream_does_not_hold_up_a_stop() {
     manager.ended().await.unwrap();
     assert!(asked.elapsed() < Duration::from_secs(1), "it took {:?}", asked.elapsed());
 }
+
+/// Where nobody else waits, the one who stepped down leads again: in order, under a higher term, in the same process.
+#[tokio::test]
+async fn a_leader_that_steps_down_hands_over_and_campaigns_again() {
+    let directory = TempDir::new().unwrap();
+    let mut manager = Manager::start(&directory.path().join("state.db"), &[]);
+    let mut admin = ShardManagerAdminClient::new(manager.channel().await);
+    let before = admin.get_status(rpc::GetStatusRequest {}).await.unwrap().into_inner().version.unwrap();
+    let answer = admin.step_down(rpc::StepDownRequest { asked_by: "me".into(), reason: "a test".into() }).await.unwrap();
+    assert!(answer.into_inner().leader.contains("process"));
+
+    let gone = manager.addresses.wait_for(|known| known.grpc.is_none());
+    timeout(SOON, gone).await.expect("it steps down").unwrap();
+    let mut admin = ShardManagerAdminClient::new(manager.channel().await);
+    let after = admin.get_status(rpc::GetStatusRequest {}).await.unwrap().into_inner().version.unwrap();
+    assert!(after.term > before.term && after.revision > before.revision, "{before:?} {after:?}");
+    assert_eq!(manager.get("/readyz").await.0, 200);
+    manager.stop().await;
+}

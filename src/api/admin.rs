@@ -70,6 +70,19 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
     ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
         self.wish(request, Wish::None).await
     }
+
+    async fn step_down(&self, request: Request<rpc::StepDownRequest>) -> Result<Response<rpc::StepDownResponse>, Status> {
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
+        let request = request.into_inner();
+        info!(
+            asked_by = cut(&request.asked_by),
+            reason = cut(&request.reason),
+            peer,
+            "an operator asked this leader to step down"
+        );
+        self.0.step_down.cancel();
+        Ok(Response::new(rpc::StepDownResponse { leader: self.0.identity.clone() }))
+    }
 }
 
 impl Service {

@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::http::uri::Authority;
+use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -43,6 +44,8 @@ pub struct Leading {
     pub number_of_shards: u32,
     /// How this process introduces itself.
     pub identity: String,
+    /// Cancelled when an operator wants another process to lead.
+    pub step_down: CancellationToken,
 }
 
 /// The services whose health is told apart; `""` stands for the whole.

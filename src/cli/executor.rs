@@ -43,7 +43,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub stop_delay: u64,
     /// How long to let the manager move the shards away when told to end by SIGTERM or SIGINT, e.g. 30, 30s, 500ms.
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub leave_timeout: Duration,
     /// Append here, as JSON lines, what happens to every shard.
     #[arg(long, value_name = "FILE")]
@@ -188,7 +188,7 @@ mod tests {
         let arguments = parse(&["--id", "e"]).unwrap();
         assert_eq!(arguments.manager, ["http://127.0.0.1:9092"]);
         assert_eq!((arguments.listen.to_string().as_str(), arguments.advertise), ("127.0.0.1:0", None));
-        assert_eq!((arguments.weight, arguments.stop_delay, arguments.leave_timeout), (1, 0, Duration::from_secs(30)));
+        assert_eq!((arguments.weight, arguments.stop_delay, arguments.leave_timeout), (1, 0, Duration::from_secs(10)));
     }
 
     #[test]

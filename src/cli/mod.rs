@@ -16,6 +16,7 @@ mod output;
 mod serve;
 mod signals;
 mod status;
+mod step_down;
 mod table;
 
 use std::process::ExitCode;
@@ -51,6 +52,8 @@ enum Command {
     Cordon(drain::ChangeArguments),
     /// End a cordon or a drain
     Uncordon(drain::ChangeArguments),
+    /// Let another replica lead; where nobody waits, the same one leads again
+    StepDown(step_down::Arguments),
     /// Run an executor that owns shards and does nothing with them
     Executor(executor::Arguments),
     /// Look into the journals that executors write
@@ -131,6 +134,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Drain(arguments) => drain::drain(arguments).await,
         Command::Cordon(arguments) => drain::cordon(arguments).await,
         Command::Uncordon(arguments) => drain::uncordon(arguments).await,
+        Command::StepDown(arguments) => step_down::run(arguments).await,
         Command::Executor(arguments) => {
             logging::start(LogFormat::Text, &std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()));
             Ok(executor::run(arguments).await)
