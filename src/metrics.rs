@@ -346,9 +346,9 @@ impl Metrics {
             Notice::Lapsed { .. } => self.lapses.inc(),
             Notice::Left { .. } => self.departures.inc(),
             Notice::Moved { cause, shards } => self.moved(*cause, *shards),
-            Notice::NotAdmitted { .. } => self.not_admitted.inc(),
-            Notice::ReleaseTimedOut { .. } => self.releases_timed_out.inc(),
-            Notice::EpochRaised { .. } => self.epochs_raised.inc(),
+            Notice::NotAdmitted { shards, .. } => self.not_admitted.inc_by(shards.len() as u64),
+            Notice::ReleaseTimedOut { shards, .. } => self.releases_timed_out.inc_by(shards.len() as u64),
+            Notice::EpochsRaised(raised) => self.epochs_raised.inc_by(u64::from(raised.shards)),
             Notice::TermRaised { .. } => self.terms_raised.inc(),
             Notice::Stalled { .. } => self.stalls.inc(),
             Notice::Wished { .. } | Notice::ForeignCluster { .. } => {}

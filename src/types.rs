@@ -23,8 +23,12 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 
-/// Terms and epochs above this come from a broken or hostile peer, and are refused: there must always be room to grow (L10).
+/// The highest term, epoch or revision that is stored or sent.
 pub const MAX_NUMBER: u64 = 1 << 62;
+
+/// The highest term or epoch that a peer may raise ours to. One above it comes from a broken or hostile peer and is refused: from
+/// here there is room for more than 10^18 steps up to [`MAX_NUMBER`] (L10, L11).
+pub const MAX_SHOWN: u64 = 1 << 61;
 
 impl Term {
     /// The term of a new leadership: above the recorded one, and at least the wall clock in Unix milliseconds, so that terms

@@ -4,6 +4,7 @@ use tonic::{Request, Response, Status};
 use tracing::info;
 
 use crate::api::{Leading, Peer, cut, executor_id, status};
+use crate::assignment::check;
 use crate::assignment::command::{Answer, ExecutorOverview, Overview};
 use crate::assignment::record::{ShardState, Wish};
 use crate::coordinator::Call;
@@ -32,7 +33,7 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
             executors: u32::try_from(overview.executors.len()).unwrap_or(u32::MAX),
             unassigned,
             releasing,
-            violations: overview.violations,
+            violations: violations(&overview),
             notes: overview.notes,
             lease_ttl_ms: millis(overview.lease_ttl),
             leader_since: self.0.metrics.leader_since(),
@@ -105,6 +106,11 @@ impl Service {
             Answer::Lease(_) | Answer::Overview(_) => Err(status::unexpected()),
         }
     }
+}
+
+/// What the checker finds wrong. Looked for here and not by the coordinator, which has better things to do.
+pub(super) fn violations(overview: &Overview) -> Vec<String> {
+    check::check(&overview.snapshot.state).iter().map(ToString::to_string).collect()
 }
 
 /// How things are.

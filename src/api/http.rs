@@ -176,7 +176,7 @@ fn tables(overview: &Overview) -> String {
         );
     }
     html.push_str("</table>");
-    for (title, lines) in [("Violations", &overview.violations), ("Planner", &overview.notes)] {
+    for (title, lines) in [("Violations", &admin::violations(overview)), ("Planner", &overview.notes)] {
         if !lines.is_empty() {
             let _ = write!(html, "<h2>{title}</h2><ul>");
             for line in lines {

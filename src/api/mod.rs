@@ -16,7 +16,6 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::assignment::event::is_plausible;
 use crate::assignment::record::{MAX_ENDPOINT_LEN, MAX_WEIGHT};
 use crate::coordinator::Handle;
 use crate::holdings::Holdings;
@@ -120,7 +119,7 @@ fn cluster_id(text: &str) -> Result<ClusterId, Invalid> {
 
 fn version(field: &'static str, version: Option<rpc::Version>) -> Result<Version, Invalid> {
     let version = Version::from(version.unwrap_or_default());
-    if !is_plausible(version.term) || version.revision.0 > MAX_NUMBER {
+    if version.term.0 > MAX_NUMBER || version.revision.0 > MAX_NUMBER {
         return Err(invalid(field, format!("{version} is refused: neither term nor revision may be above {MAX_NUMBER}")));
     }
     Ok(version)

@@ -104,10 +104,8 @@ pub struct LeaseAnswer {
 /// Why a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// This incarnation was replaced by a newer one, or left: it must stop for good.
-    #[error(
-        "incarnation {incarnation} of executor {id} was superseded or has left; it must stop, and may only come back as a new incarnation"
-    )]
+    /// This incarnation was replaced by a newer one: its process must stop for good.
+    #[error("incarnation {incarnation} of executor {id} was superseded by a newer process under this id; it must stop for good")]
     Superseded {
         /// Who.
         id: ExecutorId,
@@ -157,8 +155,6 @@ pub struct Overview {
     pub executors: Vec<ExecutorOverview>,
     /// What the last pass did, and why not more: a line each.
     pub notes: Vec<String>,
-    /// What the checker finds wrong.
-    pub violations: Vec<String>,
     /// The lease that executors are given.
     pub lease_ttl: Duration,
 }
@@ -276,6 +272,17 @@ impl Cause {
     }
 }
 
+/// See [`Notice::EpochsRaised`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raised {
+    /// How many shards.
+    pub shards: u32,
+    /// The highest epoch shown.
+    pub highest: Epoch,
+    /// What was recorded where that one was shown.
+    pub above: Epoch,
+}
+
 /// Something that a person or a counter wants to know. Durable when it is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -322,29 +329,24 @@ pub enum Notice {
         /// How many.
         shards: u32,
     },
-    /// A shard was taken from an owner that did not start it in time (L6).
+    /// Shards were taken from an owner that did not start them in time (L6).
     NotAdmitted {
         /// Which.
-        shard: ShardId,
+        shards: Vec<ShardId>,
         /// From whom.
         id: ExecutorId,
+        /// For how long it gets no new ones.
+        suspect_for: Duration,
     },
-    /// A shard was declared free although its owner never confirmed: its release was out for longer than the lease (L6).
+    /// Shards were declared free although their owner never confirmed: their release was out for longer than the lease (L6).
     ReleaseTimedOut {
         /// Which.
-        shard: ShardId,
+        shards: Vec<ShardId>,
         /// From whom.
         id: ExecutorId,
     },
-    /// Somebody showed an epoch above the recorded one (L11): the store was wiped or restored.
-    EpochRaised {
-        /// Which.
-        shard: ShardId,
-        /// The recorded epoch.
-        recorded: Epoch,
-        /// The one shown.
-        shown: Epoch,
-    },
+    /// Somebody showed epochs above the recorded ones (L11): the store was wiped or restored.
+    EpochsRaised(Raised),
     /// Somebody showed a higher version than this leadership's (L10); the term was raised above it.
     TermRaised {
         /// The one shown.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use crate::assignment::lease::margin;
 use crate::assignment::record::Wish;
 use crate::holdings::Holdings;
-use crate::types::{ClusterId, ExecutorId, Incarnation, Revision, Slot, Term, Version};
+use crate::types::{ClusterId, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, Revision, Slot, Token, Version};
 
 /// Names a call that waits for a [`Reply`](crate::assignment::command::Reply); given by the coordinator, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -133,22 +134,17 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the manager adds to a lease before it calls it over: covers clock drift (L7).
+    /// See [`margin`].
     pub fn margin(&self) -> Duration {
         margin(self.lease_ttl)
     }
-}
-
-/// See [`Settings::margin`]: 100 ms and a hundredth of the lease.
-pub fn margin(lease_ttl: Duration) -> Duration {
-    Duration::from_millis(100) + lease_ttl / 100
 }
 
 /// What a new leadership brings along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Takeover {
     /// Identifies the leadership in `meta` (L5).
-    pub token: crate::types::Token,
+    pub token: Token,
     /// The wall clock, in Unix milliseconds: a lower bound for the new term.
     pub unix_ms: u64,
     /// For a store that is still empty.
@@ -157,7 +153,7 @@ pub struct Takeover {
     pub number_of_shards: u32,
 }
 
-/// Whether a term that a peer shows leaves room to grow; others are refused (L10).
-pub fn is_plausible(term: Term) -> bool {
-    term.0 <= crate::types::MAX_NUMBER
+/// Whether a version that a peer shows leaves room to go above it; others are refused (L10).
+pub fn is_plausible(version: Version) -> bool {
+    version.term.0 <= MAX_SHOWN && version.revision.0 <= MAX_NUMBER
 }

@@ -4,6 +4,11 @@ use std::time::Duration;
 
 use crate::types::BootInstant;
 
+/// What the manager adds to a lease before it calls it over: 100 ms and a hundredth of the lease. Covers clock drift (L7).
+pub fn margin(lease_ttl: Duration) -> Duration {
+    Duration::from_millis(100) + lease_ttl / 100
+}
+
 /// The lease of one incarnation, as the manager counts it: from *receiving* a renewal, with the margin on top (L7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {

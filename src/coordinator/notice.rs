@@ -2,8 +2,9 @@
 
 use tracing::{info, warn};
 
-use crate::assignment::command::Notice;
+use crate::assignment::command::{Notice, Raised};
 use crate::assignment::record::Wish;
+use crate::types::ShardId;
 
 /// Writes one line.
 pub(super) fn log(notice: &Notice) {
@@ -37,16 +38,18 @@ pub(super) fn log(notice: &Notice) {
         Notice::Moved { cause, shards } => {
             info!(cause = cause.as_str(), shards, "shards were granted to other owners than before")
         }
-        Notice::NotAdmitted { shard, id } => warn!(
-            %shard, executor = %id,
-            "a shard was not started in time by its owner; it is released, and goes elsewhere if somebody else can take it"
+        Notice::NotAdmitted { shards, id, suspect_for } => warn!(
+            executor = %id, count = shards.len(), shards = some(shards), ?suspect_for,
+            "shards were not started in time by their owner; they are released and go elsewhere if somebody else can take them, and it \
+             is suspect for a while"
         ),
-        Notice::ReleaseTimedOut { shard, id } => {
-            warn!(%shard, executor = %id, "a release was not confirmed for a whole lease; the shard counts as free and is granted anew");
-        }
-        Notice::EpochRaised { shard, recorded, shown } => warn!(
-            %shard, %recorded, %shown,
-            "an epoch was shown that is above the recorded one: was the store wiped or restored? The record is raised above it"
+        Notice::ReleaseTimedOut { shards, id } => warn!(
+            executor = %id, count = shards.len(), shards = some(shards),
+            "a release was not confirmed for a whole lease; the shards count as free and are granted anew"
+        ),
+        Notice::EpochsRaised(Raised { shards, highest, above }) => warn!(
+            shards, %highest, recorded = %above,
+            "epochs were shown that are above the recorded ones: was the store wiped or restored? The records are raised above them"
         ),
         Notice::TermRaised { shown } => warn!(
             %shown,
@@ -60,4 +63,12 @@ pub(super) fn log(notice: &Notice) {
             "an executor came from another cluster: was the store wiped? No shard is granted until its old lease must be over"
         ),
     }
+}
+
+/// The first few of a list, for a line of a log.
+fn some(shards: &[ShardId]) -> String {
+    const FEW: usize = 8;
+    let few: Vec<String> = shards.iter().take(FEW).map(ToString::to_string).collect();
+    let more = if shards.len() > FEW { ", ..." } else { "" };
+    format!("{}{more}", few.join(", "))
 }

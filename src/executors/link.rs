@@ -11,13 +11,13 @@ use tonic::transport::Channel;
 use tracing::{debug, warn};
 
 use crate::assignment::command::{Assignment, Peer};
-use crate::assignment::event::{Event, is_plausible};
+use crate::assignment::event::Event;
 use crate::executors::Context;
 use crate::holdings::Holdings;
 use crate::metrics::CommandOutcome;
 use crate::rpc::shard_executor_client::ShardExecutorClient;
 use crate::rpc::{self, reason};
-use crate::types::Version;
+use crate::types::{MAX_NUMBER, Version};
 
 /// The pause after an attempt that did not settle it: doubles from the first value to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -127,7 +127,7 @@ fn answered(assignment: &Assignment, response: rpc::ApplyAssignmentResponse, num
         Ok(held) => held,
         Err(error) => return failed(CommandOutcome::Invalid, LONG_PAUSE, error.to_string()),
     };
-    if mark < assignment.version || !is_plausible(mark.term) {
+    if mark < assignment.version || mark.term.0 > MAX_NUMBER || mark.revision.0 > MAX_NUMBER {
         let why = format!("it answered with mark {mark}, which is not {} or a little above", assignment.version);
         return failed(CommandOutcome::Invalid, LONG_PAUSE, why);
     }

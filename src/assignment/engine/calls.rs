@@ -1,10 +1,10 @@
 //! What calls do: renewals at once to memory, everything else to the next draft.
 
-use crate::assignment::command::{Answer, Cause, Command, LeaseAnswer, Notice, Refusal};
+use crate::assignment::command::{Answer, Cause, Command, LeaseAnswer, Notice, Raised, Refusal};
 use crate::assignment::event::{Claim, Departure, Registration, Renewal, RequestId, is_plausible};
-use crate::assignment::record::{End, ExecutorRecord, Standing, Wish};
+use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish};
 use crate::holdings::Holdings;
-use crate::types::{BootInstant, ExecutorId, Incarnation, ShardId, Slot, Version};
+use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, Slot, Term, Version};
 
 use super::contact::Told;
 use super::draft::{Draft, Due, Page};
@@ -22,43 +22,61 @@ pub enum Drafted {
 
 impl Engine {
     pub(super) fn renew(&mut self, now: BootInstant, request: RequestId, renewal: Renewal, commands: &mut Vec<Command>) {
-        if let Err(refusal) = self.may_answer(now) {
-            commands.push(Command::Reply(request, Err(refusal)));
-        } else if self.shows_news(&renewal) {
-            self.queue.push_back(Waiting::Renew(request, renewal));
-        } else {
-            let reply = self.renewed(now, renewal).map(Answer::Lease);
-            commands.push(Command::Reply(request, reply));
+        match self.may_answer(now).and_then(|()| self.shows_news(&renewal)) {
+            Ok(true) => self.enqueue(now, request, Waiting::Renew(request, renewal), commands),
+            Ok(false) => {
+                let reply = self.renewed(now, renewal).map(Answer::Lease);
+                commands.push(Command::Reply(request, reply));
+            }
+            Err(refusal) => commands.push(Command::Reply(request, Err(refusal))),
         }
     }
 
     /// Whether something in a renewal has to be recorded before it can be answered: a higher version (L10) or a higher epoch (L11).
-    fn shows_news(&mut self, renewal: &Renewal) -> bool {
+    fn shows_news(&mut self, renewal: &Renewal) -> Result<bool, Refusal> {
         if renewal.cluster_id != self.state.meta.cluster_id {
-            return false;
+            return Ok(false);
         }
-        let claimant = self.present.get(&renewal.id).copied();
-        let mut news = renewal.mark > self.version() && is_plausible(renewal.mark.term);
+        let mut news = self.is_news(renewal.mark)?;
+        // Only the incarnation that owns a shard can raise its epoch without being overtaken by the raise.
+        let owner = self.present.get(&renewal.id).copied().filter(|&slot| self.contact(slot, renewal.incarnation).is_some());
         if let Claim::Full(held) = &renewal.claim {
-            news |= self.note_epochs(held, claimant);
+            news |= self.note_epochs(held, owner)?;
         }
-        news |= self.note_epochs(&renewal.storage_epochs, None);
-        news
+        news |= self.note_epochs(&renewal.storage_epochs, None)?;
+        Ok(news)
+    }
+
+    /// Whether a version that somebody shows lies above ours (L10).
+    fn is_news(&self, shown: Version) -> Result<bool, Refusal> {
+        if shown <= self.version() || is_plausible(shown) {
+            return Ok(shown > self.version());
+        }
+        let what = format!(
+            "version {shown} is refused: a term that is not known here may be {MAX_SHOWN} at the most, a revision {MAX_NUMBER}"
+        );
+        Err(Refusal::InvalidArgument(what))
     }
 
     /// **L11, claims.** Remembers epochs above the recorded ones; whether there were any.
-    fn note_epochs(&mut self, held: &Holdings, by: Option<Slot>) -> bool {
+    fn note_epochs(&mut self, held: &Holdings, by: Option<Slot>) -> Result<bool, Refusal> {
         let mut any = false;
         for (shard, epoch) in held.iter() {
-            if epoch > self.state.shard(shard).epoch {
-                let shown = self.shown_epochs.entry(shard).or_insert(Shown { epoch, by });
-                if epoch > shown.epoch {
-                    *shown = Shown { epoch, by };
-                }
-                any = true;
+            if epoch <= self.state.shard(shard).epoch {
+                continue;
             }
+            if epoch.0 > MAX_SHOWN {
+                let what =
+                    format!("epoch {epoch} of shard {shard} is refused: one above the recorded may be {MAX_SHOWN} at the most");
+                return Err(Refusal::InvalidArgument(what));
+            }
+            let shown = self.shown_epochs.entry(shard).or_insert(Shown { epoch, by });
+            if epoch > shown.epoch {
+                *shown = Shown { epoch, by };
+            }
+            any = true;
         }
-        any
+        Ok(any)
     }
 
     fn renewed(&mut self, now: BootInstant, renewal: Renewal) -> Result<LeaseAnswer, Refusal> {
@@ -66,17 +84,20 @@ impl Engine {
         self.check_cluster(cluster_id)?;
         let slot = match self.present.get(&id).copied() {
             Some(slot) if self.contact(slot, incarnation).is_some() => slot,
-            Some(_) => {
+            present => {
                 // L13: refused for ever; but what it says that it stopped, it stopped.
-                if let Some((slot, _)) = self.state.incarnation(&id, incarnation) {
+                let known = self.state.incarnation(&id, incarnation).map(|(slot, _)| slot);
+                if let Some(slot) = known {
                     self.take_in(now, slot, mark, claim);
                 }
-                return Err(Refusal::Superseded { id, incarnation });
+                return Err(match self.state.retirement(&id, incarnation) {
+                    Some(End::Superseded) => Refusal::Superseded { id, incarnation },
+                    // It ended, and somebody else is there now.
+                    Some(End::Over) if present.is_some() => Refusal::Superseded { id, incarnation },
+                    // One that this state never heard of: after a restore it may well be the newest.
+                    Some(End::Over) | None => Refusal::UnknownExecutor { id },
+                });
             }
-            None if self.state.retirement(&id, incarnation) == Some(End::Superseded) => {
-                return Err(Refusal::Superseded { id, incarnation });
-            }
-            None => return Err(Refusal::UnknownExecutor { id }),
         };
         let ends = self.lease_end(now);
         let Some(contact) = self.contacts.get_mut(&slot) else { return Err(Refusal::UnknownExecutor { id }) };
@@ -91,7 +112,7 @@ impl Engine {
         Ok(self.lease_answer(slot, !told.agrees, told.claim_wanted))
     }
 
-    pub(super) fn check_cluster(&self, named: crate::types::ClusterId) -> Result<(), Refusal> {
+    pub(super) fn check_cluster(&self, named: ClusterId) -> Result<(), Refusal> {
         let actual = self.state.meta.cluster_id;
         if named == actual { Ok(()) } else { Err(Refusal::WrongCluster { named, actual }) }
     }
@@ -123,6 +144,9 @@ impl Engine {
         for &shard in &told.missing {
             self.unserved.set(shard, Some(Cause::NotAdmitted));
         }
+        if !told.admitted.is_empty() {
+            contact.failures = 0;
+        }
         for &shard in &told.admitted {
             self.unserved.set(shard, None);
             self.avoid.remove(&shard);
@@ -134,7 +158,9 @@ impl Engine {
     /// An executor answered a command.
     pub(super) fn applied(&mut self, now: BootInstant, slot: Slot, incarnation: Incarnation, mark: Version, held: Holdings) {
         if self.contact(slot, incarnation).is_some() {
-            self.attention |= self.note_epochs(&held, Some(slot));
+            let owner = self.present.values().any(|present| *present == slot).then_some(slot);
+            // What is not plausible moves nothing; the executor hears so when it renews.
+            self.attention |= self.note_epochs(&held, owner).unwrap_or(false);
             self.take_in(now, slot, mark, Claim::Full(held));
         }
     }
@@ -148,7 +174,8 @@ impl Engine {
                 Waiting::Wish(request, id, wish) => (*request, draft_wish(draft, id, *wish)),
                 Waiting::Heard(request, version) => (*request, self.draft_higher_term(draft, *version)),
                 Waiting::Renew(request, renewal) => {
-                    self.draft_higher_term(draft, renewal.mark);
+                    // Plausible, or it would not wait.
+                    let _ = self.draft_higher_term(draft, renewal.mark);
                     draft.outbox.renewals.push((*request, renewal.clone()));
                     continue;
                 }
@@ -167,12 +194,13 @@ impl Engine {
     /// **L10, higher terms.** Somebody has seen a version above ours, so the store was restored under us or before us: this leadership's
     /// term goes above it. If this leader is itself the stale one, the fence refuses that.
     fn draft_higher_term(&self, draft: &mut Draft, shown: Version) -> Drafted {
-        if !is_plausible(shown.term) {
-            return Drafted::Refused(Refusal::InvalidArgument(format!("term {} leaves no room to grow", shown.term)));
-        }
-        if shown > self.version() && shown.term >= draft.next().meta.term {
-            draft.change_meta(|meta| meta.term = crate::types::Term(shown.term.0 + 1));
-            draft.outbox.notices.push(Notice::TermRaised { shown });
+        match self.is_news(shown) {
+            Ok(true) if shown.term >= draft.next().meta.term => {
+                draft.change_meta(|meta| meta.term = Term(shown.term.0 + 1));
+                draft.outbox.notices.push(Notice::TermRaised { shown });
+            }
+            Ok(_) => {}
+            Err(refusal) => return Drafted::Refused(refusal),
         }
         Drafted::Due(Due::Current)
     }
@@ -238,8 +266,9 @@ impl Engine {
             replaces,
         });
         match before {
+            // A mark that is not plausible raises nothing, and need not keep an executor out.
             Some((cluster_id, mark)) if *cluster_id == self.state.meta.cluster_id => {
-                self.draft_higher_term(draft, *mark);
+                let _ = self.draft_higher_term(draft, *mark);
             }
             Some((cluster_id, _)) => self.hold_grants(now, draft, id, *cluster_id),
             None => {}
@@ -248,7 +277,7 @@ impl Engine {
     }
 
     /// **L12, foreign cluster.** Executors may still hold shards under the leases of the cluster that was here before.
-    fn hold_grants(&mut self, now: BootInstant, draft: &mut Draft, id: &ExecutorId, cluster_id: crate::types::ClusterId) {
+    fn hold_grants(&mut self, now: BootInstant, draft: &mut Draft, id: &ExecutorId, cluster_id: ClusterId) {
         let held_back = self.longest_lease();
         let until = now.after(held_back);
         self.held_until = Some(self.held_until.map_or(until, |before| before.max(until)));
@@ -272,30 +301,34 @@ impl Engine {
         draft.set_executor(slot, Some(ExecutorRecord { standing: Standing::Gone, ..record }));
         let shards = self.contacts.get(&slot).map_or(0, |contact| contact.shards());
         draft.outbox.notices.push(Notice::Left { id: id.clone(), incarnation: *incarnation, shards });
-        draft.outbox.ended.insert(slot, Cause::Drain);
+        self.ended.insert(slot, Cause::Drain);
         Drafted::Due(Due::Current)
     }
 
     /// Epochs that somebody showed (L11). What is recorded grows; the owner stays, and if it was not the owner that showed it, the owner
     /// goes on at a higher epoch still.
     pub(super) fn draft_shown_epochs(&mut self, draft: &mut Draft) {
-        let shown: Vec<(ShardId, Shown)> = self.shown_epochs.iter().map(|(&shard, &shown)| (shard, shown)).collect();
-        for (shard, Shown { epoch, by }) in shown {
+        let mut raised = Raised { shards: 0, highest: Epoch::default(), above: Epoch::default() };
+        for (&shard, &Shown { epoch, by }) in &self.shown_epochs {
             let record = draft.next().shard(shard);
             if epoch <= record.epoch {
                 continue;
             }
-            let raised = match record.state {
-                crate::assignment::record::ShardState::Held(owner) if by != Some(owner) => {
-                    record.raise(epoch).free().grant(owner, draft.next().meta.term)
-                }
+            let next = match record.state {
+                ShardState::Held(owner) if by != Some(owner) => record.raise(epoch).free().grant(owner, draft.next().meta.term),
                 _ => record.raise(epoch),
             };
-            if !draft.set_shard(shard, raised) {
-                return;
+            if !draft.set_shard(shard, next) {
+                break;
             }
-            draft.outbox.notices.push(Notice::EpochRaised { shard, recorded: record.epoch, shown: epoch });
             draft.outbox.causes.entry(shard).or_insert(Cause::LeaderChange);
+            raised.shards += 1;
+            if epoch > raised.highest {
+                (raised.highest, raised.above) = (epoch, record.epoch);
+            }
+        }
+        if raised.shards > 0 {
+            draft.outbox.notices.push(Notice::EpochsRaised(raised));
         }
     }
 
@@ -314,13 +347,17 @@ impl Engine {
     fn first_answer(&mut self, now: BootInstant, slot: Slot) -> Result<LeaseAnswer, Refusal> {
         self.may_answer(now)?;
         let ends = self.lease_end(now);
-        let id = self.state.executor(slot).map(|record| record.id.clone());
-        let lease = self.contacts.get_mut(&slot).and_then(|contact| contact.lease.as_mut());
-        match (id, lease.is_some_and(|lease| lease.renew(ends))) {
-            (Some(_), true) => Ok(self.lease_answer(slot, true, false)),
-            (Some(id), false) => Err(Refusal::LeaseEnding { id }),
-            (None, _) => Err(Refusal::NotReady),
+        let Some(record) = self.state.executor(slot) else { return Err(Refusal::NotReady) };
+        let (id, incarnation) = (record.id.clone(), record.incarnation);
+        if record.standing != Standing::Present {
+            // A newer one came in the same draft.
+            return Err(Refusal::Superseded { id, incarnation });
         }
+        let lease = self.contacts.get_mut(&slot).and_then(|contact| contact.lease.as_mut());
+        if lease.is_some_and(|lease| lease.renew(ends)) {
+            return Ok(self.lease_answer(slot, true, false));
+        }
+        Err(Refusal::LeaseEnding { id })
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Contact {
     pub healthy: bool,
     /// It did not start what it was given: gets nothing new until then (L6).
     pub sluggish_until: Option<BootInstant>,
+    /// How often in a row it did not start what it was given.
+    pub failures: u32,
     /// It said that it wants to leave.
     pub leaving: bool,
     /// It is here for longer than the settle time.
@@ -69,6 +71,7 @@ impl Contact {
             heard: joined,
             healthy: true,
             sluggish_until: None,
+            failures: 0,
             leaving: false,
             established: !joined,
             known: None,

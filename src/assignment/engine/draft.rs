@@ -33,8 +33,6 @@ pub struct Outbox {
     pub causes: BTreeMap<ShardId, Cause>,
     /// How many shards were granted, by why they were free.
     pub moved: BTreeMap<Cause, u32>,
-    /// Why incarnations ended, where it was not their lease.
-    pub ended: BTreeMap<Slot, Cause>,
     /// Incarnations that joined.
     pub joined: BTreeSet<Slot>,
 }
@@ -89,9 +87,8 @@ impl<'a> Draft<'a> {
         self.changed_meta || !self.next.shares_all_pages(self.base)
     }
 
-    /// The finished state, under the number of this attempt (L5).
-    pub fn finish(mut self) -> (State, Outbox) {
-        self.next.meta.attempt += 1;
+    /// The finished state, and what waits for it.
+    pub fn finish(self) -> (State, Outbox) {
         (self.next, self.outbox)
     }
 

@@ -13,6 +13,7 @@
 //! | `settle` | what follows from a commit, and from a leader's first one |
 //! | `contact` | what is known of one incarnation |
 //! | `draft` | the next state, within a store's limits |
+//! | `unserved` | why shards are not served |
 
 mod calls;
 mod contact;
@@ -27,13 +28,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::assignment::check;
 use crate::assignment::command::{Answer, Cause, Command, ExecutorOverview, ExecutorState, Notice, Overview, Refusal, Snapshot};
 use crate::assignment::event::{Departure, Event, Registration, Renewal, RequestId, Settings, Takeover};
-use crate::assignment::lease::{Lease, find_stall};
+use crate::assignment::lease::{Lease, find_stall, margin};
 use crate::assignment::record::{ExecutorRecord, Standing, Wish};
 use crate::assignment::state::{Inventory, Meta, State};
-use crate::types::{BootInstant, Epoch, ExecutorId, Revision, ShardId, Slot, Term, Version};
+use crate::types::{BootInstant, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Term, Version};
 
 use contact::Contact;
 use draft::Outbox;
@@ -66,6 +66,10 @@ pub struct Engine {
     /// Who did not start a shard (L6): it goes to somebody else next.
     avoid: BTreeMap<ShardId, Slot>,
     unserved: Unserved,
+    /// Why incarnations ended, where it was not their lease.
+    ended: BTreeMap<Slot, Cause>,
+    /// How many commits were tried.
+    attempts: u64,
 
     /// Until when joins are gathered.
     settle_until: Option<BootInstant>,
@@ -138,6 +142,9 @@ pub struct Statistics {
     pub executors: BTreeMap<ExecutorState, u32>,
 }
 
+/// How many calls wait for a draft at the most: more come only while the store takes nothing.
+const MOST_WAITING: usize = 16_384;
+
 /// The first and the longest wait after a commit that failed.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
@@ -170,6 +177,8 @@ impl Engine {
             present: BTreeMap::new(),
             destinations: BTreeMap::new(),
             avoid: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            attempts: 0,
             settle_until: None,
             held_until: None,
             longer_leases_end: None,
@@ -249,7 +258,7 @@ impl Engine {
     }
 
     fn may_answer(&self, now: BootInstant) -> Result<(), Refusal> {
-        if self.phase == Phase::Starting {
+        if self.phase != Phase::Open {
             return Err(Refusal::NotReady);
         }
         if !self.believes(now) {
@@ -259,7 +268,8 @@ impl Engine {
     }
 
     fn enqueue(&mut self, now: BootInstant, request: RequestId, waiting: Waiting, commands: &mut Vec<Command>) {
-        match self.may_answer(now) {
+        let room = if self.queue.len() < MOST_WAITING { Ok(()) } else { Err(Refusal::StoreUnavailable) };
+        match self.may_answer(now).and(room) {
             Ok(()) => self.queue.push_back(waiting),
             Err(refusal) => commands.push(Command::Reply(request, Err(refusal))),
         }
@@ -277,7 +287,7 @@ impl Engine {
     /// The longest lease that an executor may hold, and what is added to it before it is called over.
     fn longest_lease(&self) -> Duration {
         let longest = self.settings.lease_ttl.max(Duration::from_millis(self.state.meta.lease_ttl_ms));
-        longest + crate::assignment::event::margin(longest)
+        longest + margin(longest)
     }
 
     /// The end of a lease that is renewed now (L7).
@@ -285,11 +295,11 @@ impl Engine {
         now.after(self.settings.lease_ttl + self.settings.margin())
     }
 
-    fn contact(&mut self, slot: Slot, incarnation: crate::types::Incarnation) -> Option<&mut Contact> {
+    fn contact(&mut self, slot: Slot, incarnation: Incarnation) -> Option<&mut Contact> {
         self.contacts.get_mut(&slot).filter(|contact| contact.incarnation == incarnation)
     }
 
-    fn probed(&mut self, slot: Slot, incarnation: crate::types::Incarnation, healthy: bool) {
+    fn probed(&mut self, slot: Slot, incarnation: Incarnation, healthy: bool) {
         let Some(contact) = self.contact(slot, incarnation) else { return };
         let changed = contact.healthy != healthy || (healthy && !contact.heard);
         contact.healthy = healthy;
@@ -344,13 +354,7 @@ impl Engine {
         });
         let mut executors: Vec<ExecutorOverview> = executors.collect();
         executors.sort_by(|a, b| (&a.id, a.slot).cmp(&(&b.id, b.slot)));
-        Overview {
-            snapshot: self.snapshot(),
-            executors,
-            notes: self.notes.clone(),
-            violations: check::check(&self.state).iter().map(ToString::to_string).collect(),
-            lease_ttl: self.settings.lease_ttl,
-        }
+        Overview { snapshot: self.snapshot(), executors, notes: self.notes.clone(), lease_ttl: self.settings.lease_ttl }
     }
 
     fn first_lease(&self, now: BootInstant) -> Lease {

@@ -155,7 +155,11 @@ impl Engine {
             }
             if old.map(|it| it.incarnation) != new.map(|it| it.incarnation) {
                 self.contacts.remove(&slot);
-                self.avoid.retain(|_, avoided| *avoided != slot);
+                if old.is_some() {
+                    self.avoid.retain(|_, avoided| *avoided != slot);
+                    self.destinations.retain(|_, destination| destination.slot != slot);
+                    self.ended.remove(&slot);
+                }
                 if let Some(new) = new {
                     let lease = Lease::until(self.lease_end(now));
                     let joined = outbox.joined.contains(&slot);
@@ -224,16 +228,13 @@ impl Engine {
 
     /// Sends an incarnation its whole assignment. What it holds is unknown from here on, until it says.
     fn send(&mut self, slot: Slot, commands: &mut Vec<Command>) {
+        let version = self.version();
         let Some(record) = self.state.executor(slot).filter(|record| record.standing != Standing::Gone) else { return };
         let Some(contact) = self.contacts.get_mut(&slot) else { return };
         contact.forget_claim();
-        commands.push(Command::Send(Assignment {
-            slot,
-            incarnation: record.incarnation,
-            cluster_id: self.state.meta.cluster_id,
-            version: Self::version(self),
-            holdings: Arc::new(self.contacts[&slot].assignment(&self.state)),
-        }));
+        let (incarnation, cluster_id) = (record.incarnation, self.state.meta.cluster_id);
+        let holdings = Arc::new(contact.assignment(&self.state));
+        commands.push(Command::Send(Assignment { slot, incarnation, cluster_id, version, holdings }));
     }
 }
 

@@ -12,13 +12,17 @@ use crate::types::{BootInstant, ExecutorId, ShardId, Slot};
 use super::draft::{Draft, Page};
 use super::{Destination, Engine, InFlight, Phase};
 
+/// How long, in leases, an executor is suspect at the most that again and again does not start what it is given.
+const MOST_LEASES_SUSPECT: u32 = 64;
+
 impl Engine {
     pub(super) fn turn(&mut self, now: BootInstant, commands: &mut Vec<Command>) {
         self.draft(now, commands);
         // A commit in flight and a port that is not open yet are waited for; their events bring a turn of their own.
         let waits = self.in_flight.is_some() || self.phase == Phase::Closed;
         let latest = now.after(self.settings.turn_interval);
-        let soonest = self.alarm.max(self.retry.0).max(now);
+        let wanted = if self.attention || !self.queue.is_empty() { now } else { self.alarm };
+        let soonest = wanted.max(self.retry.0).max(now);
         self.due = if waits { latest } else { latest.min(soonest) };
     }
 
@@ -50,8 +54,9 @@ impl Engine {
         self.attention = draft.is_full();
         self.set_alarm(now);
         let changed = draft.is_changed();
-        let (next, outbox) = draft.finish();
+        let (mut next, outbox) = draft.finish();
         if changed {
+            next.meta.attempt = self.next_attempt();
             let changes = next.changes_since(self.revision.map(|_| &*state));
             self.in_flight = Some(InFlight { next, outbox });
             commands.push(Command::Commit { expected: self.revision, changes });
@@ -63,13 +68,19 @@ impl Engine {
         }
     }
 
+    /// Numbers every commit that is tried, never one like another: with the token it names one of them (L5).
+    fn next_attempt(&mut self) -> u64 {
+        self.attempts += 1;
+        self.attempts
+    }
+
     /// A leader's first commit: raises the term, and says who it is.
     fn first_commit(&mut self, commands: &mut Vec<Command>) {
         let mut next = State::clone(&self.state);
         let lease_ttl_ms = self.settings.lease_ttl.as_millis() as u64;
         next.meta.term = next.meta.term.next(self.takeover.unix_ms);
         next.meta.token = self.takeover.token;
-        next.meta.attempt = 1;
+        next.meta.attempt = self.next_attempt();
         next.meta.lease_ttl_ms = next.meta.lease_ttl_ms.max(lease_ttl_ms);
         let changes = next.changes_since(self.revision.map(|_| &*self.state));
         self.in_flight = Some(InFlight { next, outbox: Default::default() });
@@ -116,52 +127,83 @@ impl Engine {
 
     /// **L6, per shard; P3.** Takes shards from owners that are gone, that confirmed, or whose time for stopping or starting is over.
     fn draft_free_shards(&mut self, now: BootInstant, draft: &mut Draft) {
-        let sluggish_until = now.after(self.longest_lease() * 2);
-        for (&slot, contact) in &mut self.contacts {
+        let slots: Vec<Slot> = self.contacts.keys().copied().collect();
+        for slot in slots {
             let Some(record) = draft.next().executor(slot) else { continue };
             let (id, standing) = (record.id.clone(), record.standing);
-            let successor = (standing != Standing::Present).then(|| draft.next().present(&id)).flatten();
-            let succession = successor.map(|(slot, _)| Destination { slot, succession: true });
-            if contact.sluggish_until.is_some_and(|until| until <= now) {
-                contact.sluggish_until = None;
-            }
             if standing == Standing::Gone {
-                let cause = draft.outbox.ended.get(&slot).copied();
-                let cause = cause.unwrap_or(if succession.is_some() { Cause::Superseded } else { Cause::Crash });
-                for shard in contact.owned() {
-                    let known = contact.releasing.contains_key(&shard);
-                    if !draft.free_shard(shard, (!known).then_some(cause)) {
-                        break;
-                    }
-                    self.destinations.extend(succession.map(|destination| (shard, destination)));
-                }
+                self.free_all(draft, slot, &id);
                 continue;
             }
-            for (&shard, release) in &contact.releasing {
-                let timed_out = !release.confirmed && release.free_at.is_some_and(|free_at| free_at <= now);
-                let freed = (release.confirmed || timed_out) && draft.free_shard(shard, None);
-                if freed && timed_out {
-                    draft.outbox.notices.push(Notice::ReleaseTimedOut { shard, id: id.clone() });
-                }
-            }
+            self.free_released(now, draft, slot, &id);
             if standing == Standing::Superseded {
-                for shard in contact.desired() {
-                    if !draft.release_shard(shard, Cause::Superseded) {
-                        break;
-                    }
-                    self.destinations.extend(succession.map(|destination| (shard, destination)));
-                }
-                continue;
-            }
-            for (&shard, _) in contact.unadmitted.iter().filter(|(_, deadline)| **deadline <= now) {
-                if draft.release_shard(shard, Cause::NotAdmitted) {
-                    self.avoid.insert(shard, slot);
-                    self.destinations.remove(&shard);
-                    contact.sluggish_until = Some(sluggish_until);
-                    draft.outbox.notices.push(Notice::NotAdmitted { shard, id: id.clone() });
-                }
+                self.release_all(draft, slot, &id);
+            } else {
+                self.release_unstarted(now, draft, slot, &id);
             }
         }
+    }
+
+    /// The shards of an incarnation whose process is gone are free.
+    fn free_all(&mut self, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
+        let succession = succession(draft, id);
+        let fallback = if succession.is_some() { Cause::Superseded } else { Cause::Crash };
+        let cause = self.ended.get(&slot).copied().unwrap_or(fallback);
+        let Some(contact) = self.contacts.get(&slot) else { return };
+        for shard in contact.owned() {
+            let known = contact.releasing.contains_key(&shard);
+            if !draft.free_shard(shard, (!known).then_some(cause)) {
+                return;
+            }
+            self.destinations.extend(succession.map(|destination| (shard, destination)));
+        }
+    }
+
+    /// The shards that its owner stopped, or had the time of a lease to stop, are free.
+    fn free_released(&mut self, now: BootInstant, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
+        let Some(contact) = self.contacts.get(&slot) else { return };
+        let mut shards = Vec::new();
+        for (&shard, release) in &contact.releasing {
+            let timed_out = !release.confirmed && release.free_at.is_some_and(|free_at| free_at <= now);
+            let freed = (release.confirmed || timed_out) && draft.free_shard(shard, None);
+            shards.extend((freed && timed_out).then_some(shard));
+        }
+        if !shards.is_empty() {
+            draft.outbox.notices.push(Notice::ReleaseTimedOut { shards, id: id.clone() });
+        }
+    }
+
+    /// A superseded incarnation is to stop everything, for its successor.
+    fn release_all(&mut self, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
+        let succession = succession(draft, id);
+        let Some(contact) = self.contacts.get(&slot) else { return };
+        for shard in contact.desired() {
+            if !draft.release_shard(shard, Cause::Superseded) {
+                return;
+            }
+            self.destinations.extend(succession.map(|destination| (shard, destination)));
+        }
+    }
+
+    /// The shards that its owner had the time of a lease to start, and did not, are asked back. Each time in a row it is trusted less.
+    fn release_unstarted(&mut self, now: BootInstant, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
+        let lease = self.longest_lease();
+        let Some(contact) = self.contacts.get_mut(&slot) else { return };
+        contact.sluggish_until = contact.sluggish_until.filter(|until| *until > now);
+        let overdue = contact.unadmitted.iter().filter(|(_, deadline)| **deadline <= now);
+        let mut shards: Vec<ShardId> = overdue.map(|(&shard, _)| shard).collect();
+        shards.retain(|&shard| draft.release_shard(shard, Cause::NotAdmitted));
+        if shards.is_empty() {
+            return;
+        }
+        let suspect_for = lease * 2u32.saturating_pow(contact.failures + 1).min(MOST_LEASES_SUSPECT);
+        contact.failures = contact.failures.saturating_add(1);
+        contact.sluggish_until = Some(now.after(suspect_for));
+        for &shard in &shards {
+            self.avoid.insert(shard, slot);
+            self.destinations.remove(&shard);
+        }
+        draft.outbox.notices.push(Notice::NotAdmitted { shards, id: id.clone(), suspect_for });
     }
 
     /// Asks the planner, and drafts what its plan makes possible now: free shards are granted, running ones are asked back.
@@ -325,4 +367,9 @@ impl Engine {
             }
         }
     }
+}
+
+/// Where the shards of an incarnation go that another one took the place of.
+fn succession(draft: &Draft, id: &ExecutorId) -> Option<Destination> {
+    draft.next().present(id).map(|(slot, _)| Destination { slot, succession: true })
 }

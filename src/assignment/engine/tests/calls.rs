@@ -49,6 +49,7 @@ fn a_commit_that_fails_leaves_memory_as_it_was_and_tells_who_waited() {
 
     rig.register(rig.registration("a", 11, "http://a:1"));
     assert_eq!(rig.turn(), [], "not again at once");
+    assert_eq!(rig.engine.next_turn(), rig.now.after(std::time::Duration::from_millis(100)));
     rig.now = rig.engine.next_turn();
     assert_eq!(kinds(&rig.turn()), ["commit"], "but soon");
     assert!(matches!(&replies(&rig.commit())[..], [Ok(Answer::Lease(_))]));
@@ -317,4 +318,27 @@ fn an_executor_without_shards_that_dies_leaves_the_state_too() {
     let left: Vec<&str> = rig.state().executors().map(|(_, record)| record.id.as_str()).collect();
     assert_eq!(left, ["a"]);
     assert!(rig.state().executors().all(|(_, record)| record.standing == Standing::Present));
+}
+
+#[test]
+fn who_registered_and_was_superseded_in_one_draft_gets_no_lease() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.register(rig.registration("a", 11, "http://a-11:1"));
+    rig.register(rig.registration("a", 12, "http://elsewhere:1"));
+    let commands = rig.settle();
+    let superseded = Refusal::Superseded { id: id("a"), incarnation: Incarnation(11) };
+    assert!(matches!(&replies(&commands)[..], [Err(refusal), Ok(Answer::Lease(_))] if *refusal == superseded), "{commands:?}");
+}
+
+#[test]
+fn calls_do_not_pile_up_without_bound_while_the_store_takes_nothing() {
+    let mut rig = Rig::new(2);
+    rig.register(rig.registration("a", 11, "http://a:1"));
+    assert_eq!(kinds(&rig.turn()), ["commit"]);
+    let refused = (0..20_000u64).filter(|at| {
+        let commands = rig.register(rig.registration(&format!("e{at}"), 11, "http://e:1"));
+        replies(&commands) == [Err(Refusal::StoreUnavailable)]
+    });
+    assert_eq!(refused.count(), 20_000 - 16_384);
 }

@@ -127,7 +127,7 @@ fn l6_a_shard_that_its_owner_never_stops_is_free_a_lease_and_the_margin_after_it
         assert_eq!(kinds(&rig.settle()), Vec::<&str>::new());
     }
     let commands = rig.pass(TICK);
-    assert!(notices(&commands).contains(&Notice::ReleaseTimedOut { shard: ShardId(0), id: id("a") }), "{commands:?}");
+    assert!(notices(&commands).contains(&Notice::ReleaseTimedOut { shards: vec![ShardId(0)], id: id("a") }), "{commands:?}");
     assert_eq!(rig.owners(), [format!("b={}", TERM + 1)]);
 }
 
@@ -148,7 +148,8 @@ fn l6_a_shard_that_its_owner_never_starts_goes_to_somebody_else() {
         rig.renew(rig.renewal(&a));
         all.extend(rig.pass(TICK));
     }
-    assert!(notices(&all).contains(&Notice::NotAdmitted { shard: ShardId(shard as u32), id: id("a") }));
+    let suspect_for = (LEASE + MARGIN) * 2;
+    assert!(notices(&all).contains(&Notice::NotAdmitted { shards: vec![ShardId(shard as u32)], id: id("a"), suspect_for }));
     assert_eq!((rig.count("a"), rig.count("b")), (0, 2), "and does not come back to it");
     rig.renew(rig.renewal(&rig.executors["a"].clone()));
     rig.pass(LEASE / 2);
@@ -196,6 +197,12 @@ fn l11_a_claim_above_the_record_raises_it_before_it_is_answered() {
     rig.renew(Renewal { claim: claim(&pairs), mark: rig.version(), ..renewal.clone() });
     rig.settle();
     assert_eq!(rig.owners()[others as usize], "b=7001");
+
+    // Near the end of what there is: refused, and nothing moves.
+    let claimed = Claim::Full(held(&[(mine, 1 << 62)]));
+    let commands = rig.renew(Renewal { claim: claimed, mark: rig.version(), ..renewal.clone() });
+    assert!(matches!(&replies(&commands)[..], [Err(Refusal::InvalidArgument(_))]), "{commands:?}");
+    assert_eq!(kinds(&rig.settle()), Vec::<&str>::new());
 
     // The word of a storage: the owner goes on above it.
     rig.renew(Renewal { storage_epochs: held(&[(mine, 9000)]), claim: claim(&[(mine, 5000)]), mark: rig.version(), ..renewal });
@@ -317,4 +324,45 @@ fn many_executors_in_one_pass() {
     assert_eq!(kinds(&rig.turn_until_commit()), ["commit"]);
     assert_eq!(kinds(&rig.commit()).iter().filter(|kind| **kind == "send").count(), 300);
     assert!(names.iter().all(|name| rig.count(name) == 2));
+}
+
+#[test]
+fn an_executor_that_never_starts_anything_is_trusted_less_and_less() {
+    let mut rig = Rig::new(100);
+    rig.join("a", 11);
+    rig.join("b", 21);
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    let mut taken = Vec::new();
+    let begin = rig.now;
+    while rig.now < begin.after(LEASE * 60) {
+        // a renews for ever and claims nothing.
+        let mut a = rig.executors["a"].clone();
+        a.mark = rig.version();
+        rig.renew(rig.renewal(&a));
+        let commands = rig.pass(std::time::Duration::from_secs(1));
+        let at = rig.now.since(begin).as_secs();
+        taken.extend(notices(&commands).iter().filter(|it| matches!(it, Notice::NotAdmitted { .. })).map(|_| at));
+    }
+    assert!((3..=5).contains(&taken.len()), "running shards are not put at risk again and again: {taken:?}");
+    let gaps: Vec<u64> = taken.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.windows(2).all(|pair| pair[1] > pair[0]), "{gaps:?}");
+}
+
+#[test]
+fn a_destination_does_not_outlive_the_incarnation_that_it_meant() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.pass(SETTLE);
+    rig.join("b", 21);
+    rig.pass(SETTLE);
+    // a's shard is on its way to its successor when that one leaves, and its slot is given to somebody who is being drained.
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    rig.join("a", 12);
+    rig.deregister("a", 12);
+    rig.settle();
+    rig.join("z", 91);
+    rig.wish("z", crate::assignment::record::Wish::Drain);
+    rig.settle();
+    rig.pass(LEASE * 2);
+    assert_eq!((rig.count("z"), rig.count("b")), (0, 2));
 }

@@ -158,8 +158,10 @@ fn l10_whoever_has_seen_a_higher_version_is_answered_only_under_a_term_above_it(
     let commands = rig.settle();
     assert!(matches!(&replies(&commands)[..], [Ok(Answer::Current(Version { term: Term(term), .. }))] if *term == TERM + 91));
     let request = rig.request();
-    rig.step(Event::Heard(request, version(u64::MAX, 1)));
-    assert!(matches!(&replies(&rig.settle())[..], [Err(Refusal::InvalidArgument(_))]), "that leaves no room to grow");
+    for term in [(1 << 61) + 1, 1 << 62, u64::MAX] {
+        rig.step(Event::Heard(request, version(term, 1)));
+        assert!(matches!(&replies(&rig.settle())[..], [Err(Refusal::InvalidArgument(_))]), "that leaves no room to grow");
+    }
     let request = rig.request();
     rig.step(Event::Heard(request, version(TERM, 1)));
     assert!(matches!(&replies(&rig.settle())[..], [Ok(Answer::Current(_))]), "an older one changes nothing");
@@ -205,4 +207,68 @@ fn nothing_new_goes_to_an_executor_that_this_leader_has_not_heard() {
     next.open();
     next.pass(SETTLE * 4);
     assert_eq!((next.count("a"), next.count("b")), (0, 2));
+}
+
+#[test]
+fn no_two_commits_of_a_leadership_have_the_same_number() {
+    let mut rig = Rig::new(2);
+    let mut attempts = Vec::new();
+    for round in 0..4 {
+        rig.register(rig.registration("a", 11 + round, "http://a:1"));
+        rig.now = rig.now.max(rig.engine.next_turn());
+        let commands = rig.turn();
+        let [Command::Commit { changes, .. }] = &commands[..] else { panic!("{commands:?}") };
+        attempts.push(changes.meta.attempt);
+        if round % 2 == 0 {
+            rig.step(Event::CommitFailed);
+        } else {
+            rig.commit();
+        }
+    }
+    assert_eq!(attempts, [2, 3, 4, 5]);
+}
+
+#[test]
+fn before_the_port_is_open_nobody_is_told_that_a_lease_is_over() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    let mut next = successor(&rig, settings(), TERM + 1);
+    next.turn();
+    next.commit();
+    let renewal = next.renewal(&next.executors["a"].clone());
+    assert_eq!(replies(&next.renew(renewal)), [Err(Refusal::NotReady)]);
+}
+
+/// A backup knows an older incarnation of an executor that lives on: it must not be taken for the superseded one.
+#[test]
+fn over_a_restored_store_a_live_executor_registers_anew_instead_of_ending() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.pass(SETTLE);
+    let backup = successor(&rig, settings(), TERM + 1);
+    rig.join_at("a", 12, "http://a-11:1");
+    rig.pass(SETTLE);
+    let mut restored = backup;
+    restored.executors = rig.executors.clone();
+    restored.open();
+    let a = restored.executors["a"].clone();
+    restored.renew(restored.renewal(&a));
+    let refusal = Refusal::UnknownExecutor { id: id("a") };
+    let commands = restored.settle();
+    let heard = replies(&commands);
+    assert!(heard.contains(&Err(refusal)), "{heard:?}");
+}
+
+/// Only the owner can raise its epoch and stay at it: a superseded process that shows a higher one is gone above.
+#[test]
+fn the_claim_of_a_superseded_incarnation_does_not_count_as_its_successors() {
+    let mut rig = Rig::new(1);
+    rig.join_at("a", 11, "http://a:1");
+    rig.pass(SETTLE);
+    let old = rig.executors["a"].clone();
+    rig.join_at("a", 12, "http://a:1");
+    let renewal = Renewal { claim: crate::assignment::event::Claim::Full(held(&[(0, 5000)])), ..rig.renewal(&old) };
+    rig.renew(renewal);
+    rig.settle();
+    assert_eq!(rig.owners(), ["a=5001"]);
 }
