@@ -53,7 +53,7 @@ impl Holdings {
 pub mod reason {
     /// The message's (term, revision) is below what its receiver already accepted.
     pub const STALE_TERM: &str = "STALE_TERM";
-    /// This incarnation was replaced by a newer one, or left: it must stop for good.
+    /// This incarnation was replaced by a newer one: its process must stop for good.
     pub const SUPERSEDED: &str = "SUPERSEDED";
     /// There is no such executor: it must stop everything and register as a new incarnation.
     pub const UNKNOWN_EXECUTOR: &str = "UNKNOWN_EXECUTOR";

@@ -232,10 +232,13 @@ fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
         let (parent, path) = (parent.display(), path.display());
         return Err(unavailable(format!("the directory {parent} of the database {path} does not exist")));
     }
-    let created = !path.exists();
-    // An empty file is an empty database to SQLite. It is closed again before SQLite opens it.
-    let file = OpenOptions::new().read(true).append(true).create(true).open(path);
-    file.map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
+    // An empty file is an empty database to SQLite. One that exists is not even opened here: closing any descriptor of it would drop
+    // the locks that this process may hold on it already (fcntl(2)).
+    let created = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(_) => true,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(unavailable(format!("{}: {error}", path.display()))),
+    };
     let path = path.canonicalize().map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
     Ok((path, created))
 }

@@ -322,7 +322,7 @@ impl<H: ShardHost> Actor<H> {
                 return Ok(());
             }
             (Some(reason::SUPERSEDED), _) => Verdict::Superseded,
-            (Some(reason::UNKNOWN_EXECUTOR), Kind::Renew) => Verdict::UnknownExecutor,
+            (Some(reason::UNKNOWN_EXECUTOR), _) => Verdict::UnknownExecutor,
             (Some(reason::WRONG_CLUSTER), Kind::Renew) => Verdict::WrongCluster,
             (Some(reason::INVALID_ARGUMENT), Kind::Register) => {
                 return Err(Error::Rejected { message: status.message().to_owned() });

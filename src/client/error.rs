@@ -46,9 +46,8 @@ pub enum StartError {
 /// Why a session ended unasked. Every shard has stopped by then.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A newer process with the same executor id took over (L13), or an operator removed this one. Starting again makes the newer
-    /// one the older.
-    #[error("executor {id} was superseded: a newer process has registered under this id, or an operator removed it")]
+    /// A newer process with the same executor id took over (L13). Starting again makes the newer one the older.
+    #[error("executor {id} was superseded: a newer process has registered under this id")]
     Superseded {
         /// This executor.
         id: ExecutorId,

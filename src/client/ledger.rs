@@ -278,6 +278,8 @@ impl Ledger {
             (Phase::Joining | Phase::Member, Verdict::Superseded) => self.stop_all(now, Phase::Ending(End::Superseded)),
             (Phase::Member, _) if self.leaving => self.stop_all(now, Phase::Ending(End::Stopped)),
             (Phase::Member, _) => self.stop_all(now, Phase::Rejoining(next)),
+            // The registration had landed, its answer was lost, and its lease ended meanwhile: that incarnation is over.
+            (Phase::Joining, Verdict::UnknownExecutor) => self.stop_all(now, Phase::Rejoining(next)),
             _ => {}
         }
     }

@@ -61,7 +61,9 @@ pub(super) async fn settle(
                 metrics.committed(CommitOutcome::Fenced);
                 break Err(Error::LeadershipLost);
             }
-            Err(error @ (store::Error::ConcurrentModification { .. } | store::Error::Corrupt { .. })) => {
+            Err(
+                error @ (store::Error::ConcurrentModification { .. } | store::Error::Corrupt { .. } | store::Error::Unfit { .. }),
+            ) => {
                 metrics.committed(CommitOutcome::Fatal);
                 break Err(Error::Store(error));
             }

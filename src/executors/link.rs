@@ -1,7 +1,8 @@
 //! Drives one incarnation of one executor towards its newest assignment.
 //!
 //! Level-triggered: an attempt always carries the whole of the newest assignment, so attempts may be lost, repeated or cut short at
-//! any point. A newer assignment overtakes an attempt in flight. The link rests once the executor holds exactly what it should.
+//! any point. A newer assignment overtakes an attempt in flight. The link rests once the executor holds exactly what it should, or has
+//! accepted a newer word than the one that the link has for it.
 
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ struct Attempt {
     failed: Option<String>,
     /// Bounds of the pause before the next one.
     pause: (Duration, Duration),
+    /// There need not be a next one.
+    rests: bool,
 }
 
 /// Runs until nobody wants anything of this executor any more.
@@ -85,7 +88,7 @@ async fn drive(peer: &Peer, assignment: &Assignment, mut client: ShardExecutorCl
             // The coordinator takes reports in for as long as it lives; after that nobody needs this one.
             drop(context.reports.send(Event::Applied { slot, incarnation, mark, held }).await);
         }
-        if attempt.outcome == CommandOutcome::Settled {
+        if attempt.rests {
             return;
         }
         tokio::time::sleep(pause_after(failures, attempt.pause)).await;
@@ -131,8 +134,9 @@ fn answered(assignment: &Assignment, response: rpc::ApplyAssignmentResponse, num
         let why = format!("it answered with mark {mark}, which is not {} or a little above", assignment.version);
         return failed(CommandOutcome::Invalid, LONG_PAUSE, why);
     }
-    let outcome = if held == *assignment.holdings { CommandOutcome::Settled } else { CommandOutcome::Unsettled };
-    Attempt { outcome, answer: Some((mark, held)), failed: None, pause: PAUSE }
+    let rests = held == *assignment.holdings;
+    let outcome = if rests { CommandOutcome::Settled } else { CommandOutcome::Unsettled };
+    Attempt { outcome, answer: Some((mark, held)), failed: None, pause: PAUSE, rests }
 }
 
 fn refused(status: &tonic::Status) -> Attempt {
@@ -142,7 +146,9 @@ fn refused(status: &tonic::Status) -> Attempt {
             reason::NOT_READY | reason::STOPPING => PAUSE,
             _ => LONG_PAUSE,
         };
-        return failed(CommandOutcome::Refused, pause, format!("{name}: {}", status.message()));
+        let refused = failed(CommandOutcome::Refused, pause, format!("{name}: {}", status.message()));
+        // It has accepted a newer word than this assignment, in the answer to a renewal: those go on, and carry what is right.
+        return Attempt { rests: name == reason::STALE_TERM, ..refused };
     }
     let outcome = match status.code() {
         Code::DeadlineExceeded | Code::Cancelled => CommandOutcome::TimedOut,
@@ -153,7 +159,7 @@ fn refused(status: &tonic::Status) -> Attempt {
 }
 
 fn failed(outcome: CommandOutcome, pause: (Duration, Duration), why: impl Into<String>) -> Attempt {
-    Attempt { outcome, answer: None, failed: Some(why.into()), pause }
+    Attempt { outcome, answer: None, failed: Some(why.into()), pause, rests: false }
 }
 
 /// The first failure of an assignment is worth a line, its repetitions are not.

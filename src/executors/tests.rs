@@ -141,7 +141,8 @@ async fn an_executor_is_told_until_it_holds_what_it_should_and_then_left_alone()
     assert_eq!(manager.report().await, applied(0, 3, &[0, 1]));
     executor.told().await.1.send(answer(3, &[1])).unwrap();
     assert_eq!(manager.report().await, applied(0, 3, &[1]));
-    // It rests: what comes next is the next assignment, not this one again.
+    // Longer than several of the pauses between attempts.
+    assert!(timeout(Duration::from_millis(500), executor.told()).await.is_err(), "it rests");
     manager.executors.send(assignment(0, 4, &[2]));
     assert_eq!(executor.told().await.0.version, Some(version(4).into()));
     assert_eq!(manager.metrics.commands(CommandOutcome::Settled), 1);
@@ -246,8 +247,8 @@ async fn probes_begin_with_the_open_port_and_say_when_something_changes() {
     let (executor, mut manager) = (Executor::start().await, Manager::start(SOON));
     manager.connect(0, 7, &executor.endpoint);
     manager.executors.send(assignment(0, 3, &[1]));
-    tokio::task::yield_now().await;
-    assert!(manager.reports.try_recv().is_err());
+    // Longer than several intervals: nothing is probed.
+    assert!(timeout(Duration::from_millis(200), manager.reports.recv()).await.is_err());
     manager.port_open.cancel();
     let probed = |healthy| Event::Probed { slot: Slot(0), incarnation: Incarnation(7), healthy };
     assert_eq!(manager.report().await, probed(true));
@@ -255,4 +256,18 @@ async fn probes_begin_with_the_open_port_and_say_when_something_changes() {
     assert_eq!(manager.report().await, probed(false));
     executor.health.set_service_status("", ServingStatus::Serving).await;
     assert_eq!(manager.report().await, probed(true));
+}
+
+/// An executor that has heard something newer in the answer to a renewal is not told the older word over and over.
+#[tokio::test]
+async fn a_word_that_was_overtaken_is_not_repeated() {
+    let (mut executor, mut manager) = (Executor::start().await, Manager::start(SOON));
+    manager.connect(0, 7, &executor.endpoint);
+    manager.executors.send(assignment(0, 3, &[1]));
+    let stale = rpc::refusal(Code::FailedPrecondition, reason::STALE_TERM, "1/3 is below the mark 1/4", &[]);
+    executor.told().await.1.send(Err(stale)).unwrap();
+    // Longer than the pause after any other refusal.
+    assert!(timeout(Duration::from_millis(1500), executor.told()).await.is_err(), "it rests");
+    manager.executors.send(assignment(0, 5, &[1]));
+    assert_eq!(executor.told().await.0.version, Some(version(5).into()));
 }

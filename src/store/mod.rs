@@ -73,6 +73,14 @@ pub enum Error {
         /// What was seen.
         source: BoxError,
     },
+    /// What was to be written could not have been read back: nothing was written.
+    #[error("the record {record} is not written, it could not be read back: {reason}")]
+    Unfit {
+        /// Which record, as the store names it.
+        record: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// What is stored is not readable: it is left as it is.
     #[error("the stored record {record} is refused: {reason}; it was left as it is")]
     Corrupt {
@@ -99,4 +107,9 @@ impl From<codec::Refused> for Error {
     fn from(refused: codec::Refused) -> Error {
         Error::Corrupt { record: refused.record, reason: refused.reason.to_string() }
     }
+}
+
+/// A record that could not be read back is not written: that is a bug, and the state in the store is as it was.
+fn unfit(refused: codec::Refused) -> Error {
+    Error::Unfit { record: refused.record, reason: refused.reason.to_string() }
 }

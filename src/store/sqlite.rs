@@ -65,7 +65,7 @@ impl Store for SqliteStore {
             fence: fence.clone(),
             expected,
             name: (changes.meta.token, changes.meta.attempt),
-            records: codec::encode(changes)?,
+            records: codec::encode(changes).map_err(super::unfit)?,
         };
         // In a task of its own: a caller that goes away does not cut a transaction in half.
         let run = tokio::time::timeout(self.database.request_timeout(), tokio::spawn(attempt.run())).await;

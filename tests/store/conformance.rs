@@ -403,6 +403,6 @@ pub async fn what_could_not_be_read_back_is_not_written(harness: &impl Harness) 
     let mut bad = sample::next(&state);
     bad.meta.term = Term(MAX_NUMBER + 1);
     let outcome = store.commit(&fence, Some(revision), &whole(&bad)).await;
-    assert!(matches!(outcome, Err(Error::Corrupt { .. })), "{outcome:?}");
+    assert!(matches!(outcome, Err(Error::Unfit { .. })), "{outcome:?}");
     assert_eq!(loaded(&store).await, Loaded { revision, state });
 }

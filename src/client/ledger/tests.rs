@@ -411,3 +411,12 @@ fn the_digest_stays_that_of_what_is_held() {
     }
     assert_eq!((ledger.digest, &*ledger.held()), (set(&[(2, 11), (3, 11)]).digest(), &set(&[(2, 11), (3, 11)])));
 }
+
+#[test]
+fn a_registration_whose_answer_was_lost_until_its_lease_ended_is_made_anew() {
+    let mut ledger = new();
+    let attempt = ledger.compose(at(0)).unwrap();
+    ledger.refused(at(9000), &attempt, Verdict::UnknownExecutor, Incarnation(8));
+    let attempt = ledger.compose(at(9000)).unwrap();
+    assert_eq!((attempt.kind, attempt.incarnation), (Kind::Register, Incarnation(8)));
+}
