@@ -6,16 +6,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod cuts;
-// mod damage;
-// mod drains;
+mod damage;
+mod drains;
 mod harness;
-// mod identity;
+mod identity;
 mod leases;
-// mod lifecycle;
-// mod load;
+mod lifecycle;
+mod load;
 mod managers;
-// mod membership;
-// mod observe;
-// mod requests;
+mod membership;
+mod observe;
+mod requests;
 mod slow;
 mod story;
