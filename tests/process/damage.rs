@@ -16,24 +16,30 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// Round trips, commits, and other processes on the machine.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Case 29: everything is lost under executors that run. They leave the old cluster behind, grants are held back for one lease (L12),
-/// and every epoch is above any before.
+/// Case 29: everything is lost under executors that run, and under one that is frozen and still holds its lease. They leave the old
+/// cluster behind, grants are held back for one lease (L12), and every epoch is above any before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_is_deleted_while_the_manager_is_down() {
     let mut cluster = Cluster::start(&[]).await;
     let executors = [cluster.executor("a").await, cluster.executor("b").await, cluster.executor("c").await];
     let before = cluster.at_rest(&["a", "b", "c"]).await;
+    let [a, b, c] = &executors;
+    let renewed = c.lease_until();
+    poll_until("c has renewed just now", PATIENCE, async || (c.lease_until() > renewed).then_some(())).await;
+    c.child.freeze().await;
     assert_eq!(cluster.manager.stop().await, Some(0));
     cluster.store.wipe();
     let lost = boot_ns();
     cluster.manager.restart().await;
+    let between = cluster.at_rest_within(&["a", "b"], L + MARGIN + L / 3 + SETTLE + SLACK).await;
+    assert_ne!(between.cluster_id, before.cluster_id);
+    assert!(between.term > before.term);
+    c.child.thaw();
     let after = cluster.at_rest_within(&["a", "b", "c"], 2 * (L + MARGIN) + SETTLE + SLACK).await;
-    assert_ne!(after.cluster_id, before.cluster_id);
-    assert!(after.term > before.term);
     for (shard, (old, new)) in before.shards.iter().zip(&after.shards).enumerate() {
         assert!(new.epoch > old.epoch && new.incarnation != old.incarnation, "shard {shard}: {old:?}, then {new:?}");
     }
-    for executor in &executors {
+    for executor in [a, b, c] {
         let changes = executor.changes_since(lost);
         let start = changes.iter().position(|line| matches!(line.entry, Entry::Start { .. })).unwrap();
         assert_eq!(start, before.of(&executor.id).len(), "{} stopped everything before it started anything", executor.id);
