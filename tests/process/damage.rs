@@ -139,6 +139,43 @@ async fn somebody_has_seen_a_higher_term() {
     assert_eq!(answer.term, renewed.term);
 }
 
+/// Case 41: a claim with a higher epoch than recorded raises what is recorded, whoever owns the shard, and moves nothing (L11).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn somebody_shows_a_higher_epoch() {
+    let cluster = Cluster::start(&["executors.settle_time=1s", "executors.lease_ttl=20s"]).await;
+    let mut owner = Fake::new(&cluster.manager, "owner", 1);
+    owner.register().await.unwrap();
+    poll_until("it holds everything", PATIENCE, async || {
+        owner.renew().await.unwrap();
+        (owner.assignment.shards.len() == 64).then_some(())
+    })
+    .await;
+    owner.renew().await.unwrap();
+    let before = cluster.table().await;
+    let mut claim = owner.assignment.clone();
+    claim.epochs[3] += 1000;
+    let shown = claim.epochs[3];
+    assert!(owner.renew_claiming(claim).await.unwrap().assignment.is_none(), "what it claims is what it should hold");
+    let raised = cluster.table().await;
+    assert_eq!(raised.shards[3].epoch, shown);
+
+    // A stranger that is drained before anything moves to it claims what is somebody else's.
+    let mut stranger = Fake::new(&cluster.manager, "stranger", 2);
+    stranger.register().await.unwrap();
+    let wish = rpc::ChangeExecutorRequest { executor_id: "stranger".to_owned(), ..rpc::ChangeExecutorRequest::default() };
+    cluster.manager.admin().drain_executor(wish).await.unwrap();
+    let shown = raised.shards[5].epoch + 1000;
+    stranger.renew_claiming(rpc::Holdings { shards: vec![5], epochs: vec![shown] }).await.unwrap();
+    assert_eq!(stranger.assignment.shards, [0_u32; 0], "it is told that it holds nothing");
+    let after = cluster.table().await;
+    assert!(after.shards[5].epoch > shown, "the owner goes on above it");
+    assert!(after.shards.iter().all(|it| it.executor.as_deref() == Some("owner")), "nothing moved");
+    let others = |table: &crate::harness::Table| -> Vec<u64> {
+        table.shards.iter().enumerate().filter(|(at, _)| ![3, 5].contains(at)).map(|(_, it)| it.epoch).collect()
+    };
+    assert_eq!(others(&before), others(&after));
+}
+
 async fn connect(store: &Store) -> SqliteConnection {
     SqliteConnectOptions::new().filename(store.path()).connect().await.unwrap()
 }

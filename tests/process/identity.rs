@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shard_manager::cli::journal::{Entry, Line, check};
+use shard_manager::cli::journal::Entry;
 use shard_manager::rpc::{reason, reason_of};
 
 use crate::harness::{Cluster, Fake, PATIENCE, boot_ns, free_address, poll_until, stays, window};
@@ -20,8 +20,7 @@ async fn an_executor_is_killed_and_comes_back_at_the_same_port() {
     let mut x = cluster.executor_with("x", &["--listen", &listen]).await;
     let before = cluster.at_rest(&["a", "x"]).await;
     let killed = boot_ns();
-    x.child.kill();
-    let dead = boot_ns();
+    x.bury();
     let again = cluster.executor_with("x", &["--listen", &listen]).await;
     let held = before.of("x");
     poll_until("x has its shards again, before any lease is over", SLACK, async || {
@@ -36,15 +35,7 @@ async fn an_executor_is_killed_and_comes_back_at_the_same_port() {
     }
     window(L).await;
     assert_eq!(a.changes_since(killed), [], "nothing moved to a");
-    // A journal does not know that its process was killed, and shows its lease running on. The death is added, as stops.
-    let incarnation = x.incarnation();
-    let death = x.holds().into_iter().map(|(shard, epoch)| {
-        let entry = Entry::Stop { shard, epoch };
-        Line { at_ns: dead, entry, executor: "x".to_owned(), incarnation }
-    });
-    let lines: Vec<Line> = cluster.lines().into_iter().chain(death).collect();
-    let report = check::check(&lines, check::Rules::default());
-    assert!(report.violations.is_empty(), "{report}");
+    cluster.check_safety();
 }
 
 /// Case 37: two processes with one id run at two endpoints. The newer waits until the older has stopped; the older is told, ends with

@@ -197,3 +197,15 @@ async fn a_key_is_unknown() {
     }
     assert!(!store.path().exists(), "nothing was made");
 }
+
+/// A place where no database can be: exit code 3 and the path.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_database_cannot_be_opened() {
+    let (directory, _) = place();
+    let (missing, itself) = (directory.path().join("missing/shard-manager.db"), directory.path().to_owned());
+    for path in [missing, itself] {
+        let (code, said) = ends(spawn(&Store::Sqlite(path.clone()), &[]), PATIENCE).await;
+        assert_eq!(code, Some(3), "{said}");
+        assert!(said.contains(&path.display().to_string()), "{said}");
+    }
+}

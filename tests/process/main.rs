@@ -19,3 +19,4 @@ mod observe;
 mod requests;
 mod slow;
 mod story;
+mod torture;

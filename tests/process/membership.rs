@@ -8,14 +8,16 @@ use crate::harness::{Cluster, PATIENCE, boot_ns, poll_until, stays, window};
 
 const L: Duration = Duration::from_secs(2);
 
-/// Case 46: two come at once to one that has everything. Each shard that moves moves once.
+/// Case 46: two come, within the settle time, to one that has everything. Each shard that moves moves once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_executors_join_together() {
-    let mut cluster = Cluster::start(&["number_of_shards=1024"]).await;
+    let mut cluster = Cluster::start(&["number_of_shards=1024", "executors.settle_time=1s"]).await;
     let a = cluster.executor("a").await;
     cluster.at_rest(&["a"]).await;
     let joined = boot_ns();
-    let (b, c) = (cluster.executor("b").await, cluster.executor("c").await);
+    let b = cluster.executor("b").await;
+    window(Duration::from_millis(150)).await;
+    let c = cluster.executor("c").await;
     let table = cluster.at_rest(&["a", "b", "c"]).await;
     window(L).await;
     assert_eq!(cluster.table().await, table, "it is at rest");

@@ -1,5 +1,6 @@
 //! An executor's process.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,21 @@ impl Executor {
         let mut child = Child::spawn(&format!("executor {id}"), &all);
         let address = child.announced(" listens on ").await.parse().unwrap();
         Executor { child, id: id.to_owned(), journal: journal.to_owned(), address }
+    }
+
+    /// SIGKILL, and the death is noted in the journal, as a stop of everything that it held. A journal alone does not know that its
+    /// process was killed, and shows its lease running on; where a new process at the same endpoint proves it (L13), the manager need not
+    /// wait for that.
+    pub fn bury(&mut self) {
+        self.child.kill();
+        let (at_ns, executor, incarnation) = (super::boot_ns(), self.id.clone(), self.incarnation());
+        let mut journal = std::fs::OpenOptions::new().append(true).open(&self.journal).unwrap();
+        // Its last line may have been cut off.
+        journal.write_all(b"\n").unwrap();
+        for (shard, epoch) in self.holds() {
+            let line = Line { at_ns, entry: Entry::Stop { shard, epoch }, executor: executor.clone(), incarnation };
+            journal.write_all(format!("{}\n", serde_json::to_string(&line).unwrap()).as_bytes()).unwrap();
+        }
     }
 
     /// What it has written down so far.

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 pub use child::{Child, run};
-pub use cluster::Cluster;
+pub use cluster::{Cluster, Table};
 pub use executor::Executor;
 pub use fake::Fake;
 pub use manager::{Manager, Store};
