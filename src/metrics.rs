@@ -351,7 +351,7 @@ impl Metrics {
             Notice::EpochsRaised(raised) => self.epochs_raised.inc_by(u64::from(raised.shards)),
             Notice::TermRaised { .. } => self.terms_raised.inc(),
             Notice::Stalled { .. } => self.stalls.inc(),
-            Notice::Wished { .. } | Notice::ForeignCluster { .. } => {}
+            Notice::Wished { .. } | Notice::ForeignCluster { .. } | Notice::StoreRestored { .. } => {}
         }
     }
 }

@@ -185,7 +185,7 @@ pub struct ExecutorOverview {
 pub enum ExecutorState {
     /// Takes shards.
     Active,
-    /// Fails its health probe, was not heard yet by this leader, or did not start what it was given: gets no new shards.
+    /// Fails its health probe, did not start what it was given, or was restarted over and over: gets no new shards.
     Suspect,
     /// An operator lets it get no new shards.
     Cordoned,
@@ -356,6 +356,15 @@ pub enum Notice {
     Stalled {
         /// How late the turn came.
         delay: Duration,
+    },
+    /// An executor has seen a newer state than the store had: it was restored. No grants until the leases of that state must be over.
+    StoreRestored {
+        /// What the executor has seen.
+        shown: Version,
+        /// What the store had.
+        loaded: Version,
+        /// For how long grants are held back.
+        held_back: Duration,
     },
     /// An executor came from another cluster: no grants until its old lease must be over (L12).
     ForeignCluster {

@@ -58,6 +58,11 @@ pub(super) fn log(notice: &Notice) {
         Notice::Stalled { delay } => {
             warn!(?delay, "this process was stopped or starved; every executor's lease is extended by as much");
         }
+        Notice::StoreRestored { shown, loaded, held_back } => warn!(
+            %shown, %loaded, ?held_back,
+            "an executor has seen a newer state than the store had: the store was restored. Executors keep what they say that they hold; \
+             everything else is granted anew, at higher epochs, once the leases of the lost state must be over"
+        ),
         Notice::ForeignCluster { id, cluster_id, held_back } => warn!(
             executor = %id, from = %cluster_id, ?held_back,
             "an executor came from another cluster: was the store wiped? No shard is granted until its old lease must be over"

@@ -1,5 +1,8 @@
 //! What calls do: renewals at once to memory, everything else to the next draft.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use crate::assignment::command::{Answer, Cause, Command, LeaseAnswer, Notice, Raised, Refusal};
 use crate::assignment::event::{Claim, Departure, Registration, Renewal, RequestId, is_plausible};
 use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish};
@@ -8,7 +11,10 @@ use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_N
 
 use super::contact::Told;
 use super::draft::{Draft, Due, Page};
-use super::{Engine, Shown, Waiting};
+use super::{Engine, Flaps, Shown, Waiting};
+
+/// How many foreign clusters are told apart.
+const MOST_FOREIGN: usize = 64;
 
 /// What became of a call in a draft.
 pub enum Drafted {
@@ -37,7 +43,7 @@ impl Engine {
         if renewal.cluster_id != self.state.meta.cluster_id {
             return Ok(false);
         }
-        let mut news = self.is_news(renewal.mark)?;
+        let mut news = self.is_news(renewal.mark)? || self.proves_a_restore(renewal.mark) || self.is_in_doubt(renewal);
         // Only the incarnation that owns a shard can raise its epoch without being overtaken by the raise.
         let owner = self.present.get(&renewal.id).copied().filter(|&slot| self.contact(slot, renewal.incarnation).is_some());
         if let Claim::Full(held) = &renewal.claim {
@@ -45,6 +51,48 @@ impl Engine {
         }
         news |= self.note_epochs(&renewal.storage_epochs, None)?;
         Ok(news)
+    }
+
+    /// Whether somebody has seen a state that this leader did not find in the store and did not make: then the store was restored to an
+    /// older one, and others may hold shards that are free or somebody else's here.
+    fn proves_a_restore(&self, shown: Version) -> bool {
+        !self.restored && shown > self.loaded && shown.term < self.state.meta.term
+    }
+
+    /// Over a restored store, for the time of a lease: whether an executor lacks something that is recorded as its own. Somebody else may
+    /// hold that, so it is not given to it again but asked back.
+    fn is_in_doubt(&self, renewal: &Renewal) -> bool {
+        let contact = self.present.get(&renewal.id).and_then(|slot| self.contacts.get(slot));
+        let contact = contact.filter(|contact| contact.incarnation == renewal.incarnation && self.is_doubtful());
+        match (contact, &renewal.claim) {
+            (Some(contact), Claim::Full(held)) => contact.lacks(held, &self.state).next().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether this is a restored store under whose earlier future leases may still run.
+    fn is_doubtful(&self) -> bool {
+        self.restored && self.held_until.is_some()
+    }
+
+    /// Asks back from an executor what it does not hold; see [`Engine::is_in_doubt`].
+    fn draft_doubt(&mut self, now: BootInstant, draft: &mut Draft, renewal: &Renewal) {
+        if self.proves_a_restore(renewal.mark) {
+            self.restored = true;
+            let held_back = self.hold_grants(now);
+            let (shown, loaded) = (renewal.mark, self.loaded);
+            draft.outbox.notices.push(Notice::StoreRestored { shown, loaded, held_back });
+        }
+        let contact = self.present.get(&renewal.id).and_then(|slot| self.contacts.get(slot));
+        let contact = contact.filter(|contact| contact.incarnation == renewal.incarnation && self.is_doubtful());
+        if let (Some(contact), Claim::Full(held)) = (contact, &renewal.claim) {
+            for shard in contact.lacks(held, &self.state) {
+                let held = matches!(draft.next().shard(shard).state, ShardState::Held(_));
+                if held && !draft.release_shard(shard, Cause::LeaderChange) {
+                    return;
+                }
+            }
+        }
     }
 
     /// Whether a version that somebody shows lies above ours (L10).
@@ -108,8 +156,11 @@ impl Engine {
             contact.leaving = true;
             self.attention = true;
         }
+        // In doubt, nothing is given to somebody who did not say in full what it holds.
+        let unknown = matches!(claim, Claim::Digest(digest) if !self.contacts[&slot].knows(digest));
         let told = self.take_in(now, slot, mark, claim);
-        Ok(self.lease_answer(slot, !told.agrees, told.claim_wanted))
+        let with_assignment = !told.agrees && !(unknown && self.is_doubtful());
+        Ok(self.lease_answer(slot, with_assignment, told.claim_wanted))
     }
 
     pub(super) fn check_cluster(&self, named: ClusterId) -> Result<(), Refusal> {
@@ -176,6 +227,7 @@ impl Engine {
                 Waiting::Renew(request, renewal) => {
                     // Plausible, or it would not wait.
                     let _ = self.draft_higher_term(draft, renewal.mark);
+                    self.draft_doubt(now, draft, renewal);
                     draft.outbox.renewals.push((*request, renewal.clone()));
                     continue;
                 }
@@ -241,7 +293,7 @@ impl Engine {
             draft.set_executor(slot, Some(ExecutorRecord { wish: Wish::None, ..record }));
         }
         let replaces = old.map(|(slot, record)| {
-            let gone = self.settings.exclusive_ids || record.endpoint == *endpoint;
+            let gone = self.settings.exclusive_ids || (record.endpoint == *endpoint && is_literal(endpoint));
             let standing = if gone { Standing::Gone } else { Standing::Superseded };
             let replaced = record.incarnation;
             draft.retire(id, replaced, End::Superseded);
@@ -259,6 +311,9 @@ impl Engine {
         };
         draft.set_executor(slot, Some(record));
         draft.outbox.joined.insert(slot);
+        if replaces.is_some() {
+            self.count_flap(now, id);
+        }
         draft.outbox.notices.push(Notice::Joined {
             id: id.clone(),
             incarnation: *incarnation,
@@ -270,18 +325,36 @@ impl Engine {
             Some((cluster_id, mark)) if *cluster_id == self.state.meta.cluster_id => {
                 let _ = self.draft_higher_term(draft, *mark);
             }
-            Some((cluster_id, _)) => self.hold_grants(now, draft, id, *cluster_id),
+            Some((cluster_id, _)) => self.take_in_foreigner(now, draft, id, *cluster_id),
             None => {}
         }
         Drafted::Due(Due::Lease(slot))
     }
 
-    /// **L12, foreign cluster.** Executors may still hold shards under the leases of the cluster that was here before.
-    fn hold_grants(&mut self, now: BootInstant, draft: &mut Draft, id: &ExecutorId, cluster_id: ClusterId) {
+    /// **L12, foreign cluster.** Executors may still hold shards under the leases of the cluster that was here before. It gives none any
+    /// more, since this one answers in its place: so it holds grants back once, and not as often as somebody comes from it.
+    fn take_in_foreigner(&mut self, now: BootInstant, draft: &mut Draft, id: &ExecutorId, cluster_id: ClusterId) {
+        if self.foreign.len() < MOST_FOREIGN && self.foreign.insert(cluster_id) {
+            let held_back = self.hold_grants(now);
+            draft.outbox.notices.push(Notice::ForeignCluster { id: id.clone(), cluster_id, held_back });
+        }
+    }
+
+    /// Grants nothing for the time of a lease.
+    fn hold_grants(&mut self, now: BootInstant) -> Duration {
         let held_back = self.longest_lease();
         let until = now.after(held_back);
         self.held_until = Some(self.held_until.map_or(until, |before| before.max(until)));
-        draft.outbox.notices.push(Notice::ForeignCluster { id: id.clone(), cluster_id, held_back });
+        held_back
+    }
+
+    /// Counts incarnations of an id that follow one another within a lease. One that does so again and again must stay for a lease before
+    /// it gets anything, so that its shards do not wait for it for ever.
+    fn count_flap(&mut self, now: BootInstant, id: &ExecutorId) {
+        let lease = self.longest_lease();
+        self.flaps.retain(|_, flaps| now.since(flaps.last) <= lease * 2);
+        let flaps = self.flaps.entry(id.clone()).or_insert(Flaps { in_a_row: 0, last: now });
+        *flaps = Flaps { in_a_row: flaps.in_a_row.saturating_add(1), last: now };
     }
 
     fn draft_departure(&mut self, draft: &mut Draft, departure: &Departure) -> Drafted {
@@ -377,4 +450,9 @@ fn draft_wish(draft: &mut Draft, id: &ExecutorId, wish: Wish) -> Drafted {
     }
     draft.outbox.notices.push(Notice::Wished { id: id.clone(), wish });
     Drafted::Due(Due::Current)
+}
+
+/// Whether an endpoint is an address and no name: what answers to a name may be somebody else tomorrow, or in another place.
+fn is_literal(endpoint: &str) -> bool {
+    endpoint.strip_prefix("http://").is_some_and(|address| address.parse::<SocketAddr>().is_ok())
 }

@@ -14,7 +14,9 @@ pub struct Contact {
     pub incarnation: Incarnation,
     /// `None` until the port is open: nobody can renew before that (L8).
     pub lease: Option<Lease>,
-    /// It spoke to this leadership, or answered it.
+    /// Its lease ran out, and the end of it could not be committed so far: nobody is known to serve its shards.
+    pub lease_is_over: bool,
+    /// It spoke to this leadership.
     pub heard: bool,
     /// By its health probe.
     pub healthy: bool,
@@ -68,6 +70,7 @@ impl Contact {
         Contact {
             incarnation,
             lease,
+            lease_is_over: false,
             heard: joined,
             healthy: true,
             sluggish_until: None,
@@ -126,6 +129,7 @@ impl Contact {
     /// above it: one from before tells nothing about it.
     pub fn hear(&mut self, mark: Version, claim: Claim, state: &State) -> Told {
         self.heard = true;
+        self.lease_is_over = false;
         let mut told = Told::default();
         match claim {
             Claim::Digest(digest) if digest == self.digest => {
@@ -168,6 +172,16 @@ impl Contact {
             }
         }
         any
+    }
+
+    /// What it should hold and does not, by a claim in full.
+    pub fn lacks<'a>(&'a self, held: &'a Holdings, state: &'a State) -> impl Iterator<Item = ShardId> + 'a {
+        self.desired.iter().copied().filter(|&shard| held.epoch(shard) != Some(state.shard(shard).epoch))
+    }
+
+    /// Whether a digest is that of what it should hold, or of what it said last.
+    pub fn knows(&self, digest: u64) -> bool {
+        digest == self.digest || self.known.as_ref().is_some_and(|known| known.digest() == digest)
     }
 
     /// The earliest instant at which something about it is over.

@@ -24,7 +24,7 @@ mod tests;
 mod turn;
 mod unserved;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use crate::assignment::event::{Departure, Event, Registration, Renewal, RequestI
 use crate::assignment::lease::{Lease, find_stall, margin};
 use crate::assignment::record::{ExecutorRecord, Standing, Wish};
 use crate::assignment::state::{Inventory, Meta, State};
-use crate::types::{BootInstant, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Term, Version};
+use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Term, Version};
 
 use contact::Contact;
 use draft::Outbox;
@@ -70,6 +70,17 @@ pub struct Engine {
     ended: BTreeMap<Slot, Cause>,
     /// How many commits were tried.
     attempts: u64,
+
+    /// The version that was loaded: the store had nothing newer. Whoever has seen something newer proves that it was restored.
+    loaded: Version,
+    /// Somebody has.
+    restored: bool,
+    /// Clusters that executors came from, each of which has held grants back once (L12).
+    foreign: BTreeSet<ClusterId>,
+    /// How often ids were taken over by another incarnation within a lease of the last time, and when that was.
+    flaps: BTreeMap<ExecutorId, Flaps>,
+    /// Since when the store takes no commit.
+    failing_since: Option<BootInstant>,
 
     /// Until when joins are gathered.
     settle_until: Option<BootInstant>,
@@ -125,6 +136,16 @@ struct Shown {
     by: Option<Slot>,
 }
 
+/// See [`Engine::flaps`].
+#[derive(Clone, Copy, Debug)]
+struct Flaps {
+    in_a_row: u32,
+    last: BootInstant,
+}
+
+/// So often in a row another incarnation may follow within a lease before the id is called unstable: then its shards go to others.
+const FLAPS: u32 = 3;
+
 /// Where a shard is to go.
 #[derive(Clone, Copy, Debug)]
 struct Destination {
@@ -162,6 +183,7 @@ impl Engine {
             None => (None, State::new(Self::first_meta(&takeover))),
         };
         assert_eq!(state.meta.number_of_shards, takeover.number_of_shards, "the shard count is checked before");
+        let loaded = Version { term: state.meta.term, revision: revision.unwrap_or_default() };
         Engine {
             unserved: Unserved::new(takeover.number_of_shards),
             settings,
@@ -179,6 +201,11 @@ impl Engine {
             avoid: BTreeMap::new(),
             ended: BTreeMap::new(),
             attempts: 0,
+            loaded,
+            restored: false,
+            foreign: BTreeSet::new(),
+            flaps: BTreeMap::new(),
+            failing_since: None,
             settle_until: None,
             held_until: None,
             longer_leases_end: None,
@@ -301,9 +328,7 @@ impl Engine {
 
     fn probed(&mut self, slot: Slot, incarnation: Incarnation, healthy: bool) {
         let Some(contact) = self.contact(slot, incarnation) else { return };
-        let changed = contact.healthy != healthy || (healthy && !contact.heard);
-        contact.healthy = healthy;
-        contact.heard |= healthy;
+        let changed = std::mem::replace(&mut contact.healthy, healthy) != healthy;
         self.attention |= changed;
     }
 
@@ -313,6 +338,8 @@ impl Engine {
         let shards = contact.map_or(0, Contact::shards);
         match record {
             ExecutorRecord { standing: Standing::Superseded | Standing::Gone, .. } => ExecutorState::Lapsed,
+            // Its end is not durable yet.
+            _ if contact.is_some_and(|it| it.lease_is_over) => ExecutorState::Lapsed,
             ExecutorRecord { wish: Wish::Drain, .. } | ExecutorRecord { leaving: true, .. } => {
                 if shards == 0 {
                     ExecutorState::Drained
@@ -321,7 +348,7 @@ impl Engine {
                 }
             }
             ExecutorRecord { wish: Wish::Cordon, .. } => ExecutorState::Cordoned,
-            _ if contact.is_none_or(|it| !it.heard || !it.healthy || it.sluggish_until.is_some()) => ExecutorState::Suspect,
+            _ if contact.is_none_or(|it| !it.healthy || it.sluggish_until.is_some()) => ExecutorState::Suspect,
             _ => ExecutorState::Active,
         }
     }
@@ -354,7 +381,17 @@ impl Engine {
         });
         let mut executors: Vec<ExecutorOverview> = executors.collect();
         executors.sort_by(|a, b| (&a.id, a.slot).cmp(&(&b.id, b.slot)));
-        Overview { snapshot: self.snapshot(), executors, notes: self.notes.clone(), lease_ttl: self.settings.lease_ttl }
+        let failing = self.failing_since.map(|since| {
+            let (time, waiting) = (now.since(since), self.queue.len());
+            format!("the store has taken no commit for {time:.1?}: nothing changes until it does, and {waiting} calls wait")
+        });
+        let notes = failing.into_iter().chain(self.notes.iter().cloned()).collect();
+        Overview { snapshot: self.snapshot(), executors, notes, lease_ttl: self.settings.lease_ttl }
+    }
+
+    /// Whether an id changes its incarnation too often to be waited for.
+    fn is_unstable(&self, id: &ExecutorId) -> bool {
+        self.flaps.get(id).is_some_and(|flaps| flaps.in_a_row > FLAPS)
     }
 
     fn first_lease(&self, now: BootInstant) -> Lease {

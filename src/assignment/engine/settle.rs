@@ -20,6 +20,7 @@ impl Engine {
         let before = std::mem::replace(&mut self.state, Arc::new(next));
         self.revision = Some(revision);
         self.retry = (now, RETRY.0);
+        self.failing_since = None;
         self.attention = true;
         let after = Arc::clone(&self.state);
         self.shown_epochs.retain(|&shard, shown| shown.epoch > after.shard(shard).epoch);
@@ -59,10 +60,15 @@ impl Engine {
         self.attention = true;
         for (&slot, contact) in &mut self.contacts {
             let gone = self.state.executor(slot).is_none_or(|record| record.standing == Standing::Gone);
-            if let Some(lease) = contact.lease.as_mut().filter(|_| !gone) {
+            if let Some(lease) = contact.lease.as_mut().filter(|lease| !gone && lease.is_ending()) {
                 lease.end_failed();
+                // Should it speak after all, it says which of its shards it still has.
+                let over = now.after(self.settings.lease_ttl);
+                let desired: Vec<ShardId> = contact.desired().collect();
+                contact.unadmitted.extend(desired.into_iter().map(|shard| (shard, over)));
             }
         }
+        self.failing_since.get_or_insert(now);
         let waited = outbox.due.iter().map(|(request, _)| *request);
         let waited = waited.chain(outbox.renewals.iter().map(|(request, _)| *request));
         commands.extend(waited.map(|request| Command::Reply(request, Err(Refusal::StoreUnavailable))));
@@ -86,11 +92,8 @@ impl Engine {
         }
         let slots: Vec<Slot> = self.contacts.keys().copied().collect();
         for slot in slots {
+            // Nothing is sent before it was heard: what it says may prove that this state is an old one.
             self.connect(slot, commands);
-            // Tells the new term to those who have something, and asks what that is.
-            if self.contacts.get(&slot).is_some_and(|contact| contact.shards() > 0) {
-                self.send(slot, commands);
-            }
         }
     }
 
@@ -163,7 +166,9 @@ impl Engine {
                 if let Some(new) = new {
                     let lease = Lease::until(self.lease_end(now));
                     let joined = outbox.joined.contains(&slot);
-                    self.contacts.insert(slot, Contact::new(new.incarnation, Some(lease), joined));
+                    let mut contact = Contact::new(new.incarnation, Some(lease), joined);
+                    contact.sluggish_until = self.is_unstable(&new.id).then(|| now.after(self.longest_lease()));
+                    self.contacts.insert(slot, contact);
                 }
             }
             if was != is && is.is_some() {

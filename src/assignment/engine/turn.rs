@@ -110,6 +110,11 @@ impl Engine {
                 draft.retire(&id, incarnation, End::Over);
                 draft.set_executor(slot, Some(ExecutorRecord { standing: Standing::Gone, leaving: false, ..record }));
                 draft.outbox.notices.push(Notice::Lapsed { id, incarnation, shards });
+                // Nobody serves them from here on, whenever the store takes that in.
+                contact.lease_is_over = true;
+                for shard in contact.desired() {
+                    self.unserved.set(shard, Some(Cause::Crash));
+                }
             }
         }
     }
@@ -144,9 +149,15 @@ impl Engine {
         }
     }
 
+    /// Where the shards of an incarnation go that another one took the place of, unless that happens all the time.
+    fn succession(&self, draft: &Draft, id: &ExecutorId) -> Option<Destination> {
+        let successor = draft.next().present(id).filter(|_| !self.is_unstable(id));
+        successor.map(|(slot, _)| Destination { slot, succession: true })
+    }
+
     /// The shards of an incarnation whose process is gone are free.
     fn free_all(&mut self, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
-        let succession = succession(draft, id);
+        let succession = self.succession(draft, id);
         let fallback = if succession.is_some() { Cause::Superseded } else { Cause::Crash };
         let cause = self.ended.get(&slot).copied().unwrap_or(fallback);
         let Some(contact) = self.contacts.get(&slot) else { return };
@@ -175,7 +186,7 @@ impl Engine {
 
     /// A superseded incarnation is to stop everything, for its successor.
     fn release_all(&mut self, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
-        let succession = succession(draft, id);
+        let succession = self.succession(draft, id);
         let Some(contact) = self.contacts.get(&slot) else { return };
         for shard in contact.desired() {
             if !draft.release_shard(shard, Cause::Superseded) {
@@ -367,9 +378,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// Where the shards of an incarnation go that another one took the place of.
-fn succession(draft: &Draft, id: &ExecutorId) -> Option<Destination> {
-    draft.next().present(id).map(|(slot, _)| Destination { slot, succession: true })
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 #[test]
 fn p2_a_registration_is_answered_only_out_of_its_commit() {
     let mut rig = Rig::new(2);
-    assert_eq!(rig.register(rig.registration("a", 11, "http://a:1")), [], "nothing yet");
+    assert_eq!(rig.register(rig.registration("a", 11, "http://10.0.0.1:1")), [], "nothing yet");
     let commands = rig.turn();
     assert_eq!(kinds(&commands), ["commit"]);
     assert_eq!(rig.turn(), [], "one commit at a time");
@@ -27,8 +27,9 @@ fn p2_a_registration_is_answered_only_out_of_its_commit() {
     };
     let Some((Command::Publish(snapshot), rest)) = commands.split_first() else { panic!("{commands:?}") };
     assert_eq!(snapshot.version, version(TERM, 2));
-    let peer = Peer { slot: Slot(0), id: id("a"), incarnation: Incarnation(11), endpoint: "http://a:1".into() };
-    let joined = Notice::Joined { id: id("a"), incarnation: Incarnation(11), endpoint: "http://a:1".into(), replaces: None };
+    let peer = Peer { slot: Slot(0), id: id("a"), incarnation: Incarnation(11), endpoint: "http://10.0.0.1:1".into() };
+    let joined =
+        Notice::Joined { id: id("a"), incarnation: Incarnation(11), endpoint: "http://10.0.0.1:1".into(), replaces: None };
     let request = crate::assignment::event::RequestId(1);
     assert_eq!(
         rest,
@@ -40,14 +41,14 @@ fn p2_a_registration_is_answered_only_out_of_its_commit() {
 #[test]
 fn a_commit_that_fails_leaves_memory_as_it_was_and_tells_who_waited() {
     let mut rig = Rig::new(2);
-    rig.register(rig.registration("a", 11, "http://a:1"));
+    rig.register(rig.registration("a", 11, "http://10.0.0.1:1"));
     assert_eq!(kinds(&rig.turn()), ["commit"]);
     let commands = rig.step(Event::CommitFailed);
     assert_eq!(replies(&commands), [Err(Refusal::StoreUnavailable)]);
     assert_eq!(commands.len(), 1, "nothing else is said: {commands:?}");
     assert_eq!(rig.overview().executors, []);
 
-    rig.register(rig.registration("a", 11, "http://a:1"));
+    rig.register(rig.registration("a", 11, "http://10.0.0.1:1"));
     assert_eq!(rig.turn(), [], "not again at once");
     assert_eq!(rig.engine.next_turn(), rig.now.after(std::time::Duration::from_millis(100)));
     rig.now = rig.engine.next_turn();
@@ -97,7 +98,7 @@ fn renewals_are_answered_at_once_and_write_nothing() {
 #[test]
 fn what_is_asked_while_a_commit_is_in_flight_goes_into_the_next_one_together() {
     let mut rig = Rig::new(2);
-    rig.register(rig.registration("a", 11, "http://a:1"));
+    rig.register(rig.registration("a", 11, "http://10.0.0.1:1"));
     assert_eq!(kinds(&rig.turn()), ["commit"]);
     for (name, incarnation) in [("b", 21), ("c", 31), ("d", 41)] {
         assert_eq!(rig.register(rig.registration(name, incarnation, &format!("http://{name}:1"))), []);
@@ -123,11 +124,11 @@ fn a_caller_of_another_cluster_or_of_no_registration_is_refused() {
 #[test]
 fn l13_a_new_incarnation_at_the_same_address_goes_on_at_once_with_the_same_shards_at_higher_epochs() {
     let mut rig = Rig::new(4);
-    rig.join_at("a", 11, "http://a:1");
-    rig.join_at("b", 21, "http://b:1");
+    rig.join_at("a", 11, "http://10.0.0.1:1");
+    rig.join_at("b", 21, "http://10.0.0.2:1");
     rig.pass(SETTLE);
     let before = rig.owners();
-    let commands = rig.join_at("a", 12, "http://a:1");
+    let commands = rig.join_at("a", 12, "http://10.0.0.1:1");
     let moved = notices(&commands).iter().any(|notice| matches!(notice, Notice::Moved { .. }));
     assert!(!moved, "{commands:?}");
     let expected: Vec<String> =
@@ -185,11 +186,11 @@ fn l13_with_exclusive_ids_nothing_waits() {
 #[test]
 fn l13_late_words_of_an_old_incarnation_have_no_effect() {
     let mut rig = Rig::new(2);
-    rig.join_at("a", 11, "http://a:1");
+    rig.join_at("a", 11, "http://10.0.0.1:1");
     rig.pass(SETTLE);
-    rig.join_at("a", 12, "http://a:1");
+    rig.join_at("a", 12, "http://10.0.0.1:1");
     let owners = rig.owners();
-    rig.register(rig.registration("a", 11, "http://a:1"));
+    rig.register(rig.registration("a", 11, "http://10.0.0.1:1"));
     let refusal = Refusal::Superseded { id: id("a"), incarnation: Incarnation(11) };
     assert_eq!(replies(&rig.settle()), [Err(refusal.clone())]);
     rig.deregister("a", 11);
@@ -200,10 +201,10 @@ fn l13_late_words_of_an_old_incarnation_have_no_effect() {
     // For ever: also after the new incarnation has left.
     rig.deregister("a", 12);
     rig.settle();
-    rig.register(rig.registration("a", 11, "http://a:1"));
+    rig.register(rig.registration("a", 11, "http://10.0.0.1:1"));
     assert_eq!(replies(&rig.settle()), [Err(refusal)]);
     // One that merely ended is told to come back as a new one.
-    rig.register(rig.registration("a", 12, "http://a:1"));
+    rig.register(rig.registration("a", 12, "http://10.0.0.1:1"));
     assert_eq!(replies(&rig.settle()), [Err(Refusal::UnknownExecutor { id: id("a") })]);
 }
 
@@ -283,7 +284,7 @@ fn a_cordoned_executor_keeps_what_it_has_and_gets_nothing() {
 fn l12_who_comes_from_another_cluster_holds_all_grants_back_for_a_lease() {
     let mut rig = Rig::new(2);
     let before = Some((ClusterId(Uuid::from_u128(9)), version(77, 7)));
-    let registration = crate::assignment::event::Registration { before, ..rig.registration("a", 11, "http://a:1") };
+    let registration = crate::assignment::event::Registration { before, ..rig.registration("a", 11, "http://10.0.0.1:1") };
     rig.register(registration);
     let commands = rig.settle();
     assert!(
@@ -334,11 +335,82 @@ fn who_registered_and_was_superseded_in_one_draft_gets_no_lease() {
 #[test]
 fn calls_do_not_pile_up_without_bound_while_the_store_takes_nothing() {
     let mut rig = Rig::new(2);
-    rig.register(rig.registration("a", 11, "http://a:1"));
+    rig.register(rig.registration("a", 11, "http://10.0.0.1:1"));
     assert_eq!(kinds(&rig.turn()), ["commit"]);
     let refused = (0..20_000u64).filter(|at| {
         let commands = rig.register(rig.registration(&format!("e{at}"), 11, "http://e:1"));
         replies(&commands) == [Err(Refusal::StoreUnavailable)]
     });
     assert_eq!(refused.count(), 20_000 - 16_384);
+}
+
+#[test]
+fn a_name_proves_nothing_about_the_process_that_answered_to_it_before() {
+    let mut rig = Rig::new(2);
+    rig.join_at("a", 11, "http://pod-1.executors:7000");
+    rig.pass(SETTLE);
+    rig.join_at("a", 12, "http://pod-1.executors:7000");
+    assert_eq!(rig.owners(), [format!("~a={TERM}"), format!("~a={TERM}")]);
+}
+
+#[test]
+fn an_executor_that_crashes_over_and_over_does_not_keep_its_shards_from_the_others() {
+    for endpoint in [Some("http://10.0.0.9:1"), None] {
+        let mut rig = Rig::new(8);
+        for (name, incarnation) in [("a", 11), ("b", 21), ("d", 41)] {
+            rig.join(name, incarnation);
+        }
+        rig.pass(SETTLE);
+        assert!(rig.count("d") > 0);
+        rig.executors.get_mut("d").expect("d").deaf = true;
+        for round in 0..12 {
+            let endpoint = endpoint.map_or(format!("http://10.0.0.9:{round}"), str::to_owned);
+            rig.register(rig.registration("d", 100 + round, &endpoint));
+            rig.settle();
+            rig.pass(std::time::Duration::from_secs(2));
+        }
+        assert_eq!(rig.count("d"), 0, "{:?}", rig.owners());
+        assert_eq!(rig.count("a") + rig.count("b"), 8);
+        assert!(rig.overview().executors.iter().any(|it| it.id == id("d") && it.state == ExecutorState::Suspect));
+        // Once it is stable it takes its share again.
+        rig.join("d", 999);
+        rig.pass(LEASE * 4);
+        assert!(rig.count("d") >= 2, "{:?}", rig.owners());
+    }
+}
+
+#[test]
+fn a_store_that_takes_nothing_shows_in_every_way_that_somebody_looks() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.pass(SETTLE);
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    for _ in 0..150 {
+        rig.now = rig.engine.next_turn();
+        if kinds(&rig.turn()).contains(&"commit") {
+            rig.step(Event::CommitFailed);
+        }
+    }
+    assert_eq!(rig.engine.statistics().unserved.values().sum::<u32>(), 2, "nobody serves them, durable or not");
+    let overview = rig.overview();
+    assert_eq!(overview.executors[0].state, ExecutorState::Lapsed);
+    assert!(overview.notes.iter().any(|note| note.contains("the store has taken no commit for")), "{:?}", overview.notes);
+    // It was only slow after all.
+    rig.renew_as("a").expect("its lease could not be ended, so it goes on");
+    assert_eq!(rig.engine.statistics().unserved.values().sum::<u32>(), 0);
+    assert_eq!(rig.overview().executors[0].state, ExecutorState::Active);
+}
+
+#[test]
+fn l12_a_foreign_cluster_holds_grants_back_once_and_not_for_ever() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    for round in 0..60 {
+        let before = Some((ClusterId(Uuid::from_u128(9)), version(77, 7)));
+        let registration =
+            crate::assignment::event::Registration { before, ..rig.registration("z", 500 + round, "http://10.0.0.3:1") };
+        rig.register(registration);
+        rig.pass(std::time::Duration::from_secs(1));
+    }
+    assert!(rig.owners().iter().all(|owner| owner != "-"), "{:?}", rig.owners());
 }

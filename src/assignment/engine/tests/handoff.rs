@@ -291,7 +291,7 @@ fn a_suspect_gets_nothing_new_and_loses_nothing_and_a_majority_of_suspects_is_no
 fn large_changes_are_cut_into_commits_that_are_each_consistent() {
     let small = Settings { max_pages_per_commit: 4, ..settings() };
     let mut rig = Rig::with(small, 20 * 1024);
-    rig.join("a", 11);
+    rig.join_at("a", 11, "http://10.0.0.1:1");
     let commands = rig.pass(SETTLE * 2);
     let commits = kinds(&commands).iter().filter(|kind| **kind == "commit").count();
     assert!(commits >= 5, "{commits}");
@@ -302,7 +302,7 @@ fn large_changes_are_cut_into_commits_that_are_each_consistent() {
         }
     }
     // In place, piece by piece.
-    rig.join_at("a", 12, "http://a-11:1");
+    rig.join_at("a", 12, "http://10.0.0.1:1");
     rig.pass(SETTLE);
     assert_eq!(rig.count("a"), 20 * 1024);
     assert!(rig.owners().iter().all(|owner| *owner == format!("a={}", TERM + 1)));
