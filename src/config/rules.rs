@@ -165,12 +165,9 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 
 /// Why this release cannot serve although all rules hold.
 pub(super) fn unsupported(config: &Config) -> Option<String> {
-    let kind = match config.persistence.kind {
-        StoreKind::Sqlite => return None,
-        StoreKind::Postgres => "postgres",
-        StoreKind::Etcd => "etcd",
-    };
-    Some(format!("persistence.type = {kind} is valid, but this release does not serve on it yet: it serves on sqlite only"))
+    (config.persistence.kind == StoreKind::Postgres).then(|| {
+        "persistence.type = postgres is valid, but this release does not serve on it yet: it serves on sqlite and etcd".to_owned()
+    })
 }
 
 /// Two servers cannot have the same port of one address; an unspecified address takes the port of every address.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Fence;
@@ -29,7 +30,7 @@ pub enum Belief {
     /// As long as the process lives: the operating system keeps the lock.
     WhileAlive,
     /// Until the instant in the channel, which renewals move; counted from the *send* of the last acknowledged renewal.
-    Until(tokio::sync::watch::Receiver<BootInstant>),
+    Until(watch::Receiver<BootInstant>),
 }
 
 impl Belief {
@@ -145,4 +146,9 @@ pub trait Election: Send + Sync {
     /// Waits until this process leads, or `shutdown` is cancelled. An election that cannot be waited for fails at once and names
     /// the holder.
     async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error>;
+
+    /// Who leads, by its own description, as far as a campaign that waits here has seen; `None` where nobody ever waits.
+    fn leader(&self) -> Option<watch::Receiver<Option<String>>> {
+        None
+    }
 }

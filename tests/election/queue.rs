@@ -225,7 +225,7 @@ async fn an_etcd_that_comes_later_is_waited_for() {
 async fn a_standby_says_who_leads_and_nobody_is_no_failure() {
     let etcd = Etcd::single().await;
     let (leader, standby, standing) = leader_and_standby(&etcd).await;
-    let mut seen = standby.election.leader();
+    let mut seen = standby.election.leader().unwrap();
     let named = seen.wait_for(|leader| leader.as_deref() == Some("first"));
     tokio::time::timeout(Duration::from_secs(5), named).await.unwrap().unwrap();
 
@@ -234,7 +234,7 @@ async fn a_standby_says_who_leads_and_nobody_is_no_failure() {
     let second = standing.wins().await;
     let third = Candidate::new("third", etcd.endpoints(), 2, TIMEOUT);
     let standing = third.stands();
-    let mut seen = third.election.leader();
+    let mut seen = third.election.leader().unwrap();
     tokio::time::timeout(Duration::from_secs(5), seen.wait_for(|leader| leader.as_deref() == Some("second")))
         .await
         .unwrap()

@@ -81,11 +81,6 @@ impl EtcdElection {
         Ok(EtcdElection { members, options, leader: watch::Sender::new(None) })
     }
 
-    /// Who leads, by its own description, as far as a campaign that waits has seen. `None`: nobody, or not looked yet.
-    pub fn leader(&self) -> watch::Receiver<Option<String>> {
-        self.leader.subscribe()
-    }
-
     async fn attempt(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
         let lease = Lease::draw(Arc::clone(&self.members));
         let outcome = tokio::select! {
@@ -232,6 +227,10 @@ impl Election for EtcdElection {
                 () = sleep(pause) => pause = (pause * 2).min(PAUSE.1),
             }
         }
+    }
+
+    fn leader(&self) -> Option<watch::Receiver<Option<String>>> {
+        Some(self.leader.subscribe())
     }
 }
 
