@@ -9,10 +9,10 @@
 //! flight may finish; every task *ends*; and only then is the leadership given up. `shutdown` may be cancelled at any moment.
 
 mod error;
+mod places;
 mod tasks;
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,20 +26,18 @@ use crate::api::serve::{Nursery, Protocol};
 use crate::api::{self, Leading};
 use crate::assignment::Engine;
 use crate::assignment::event::{Event, Settings, Takeover};
-use crate::backend::sqlite::Database;
 use crate::clock;
 use crate::config::{Config, OnLoss, StoreKind};
 use crate::coordinator::{self, Handle};
-use crate::election::host::HostElection;
-use crate::election::{self, Election, Leadership};
+use crate::election::{self, Leadership};
 use crate::executors::{self, Executors};
 use crate::metrics::Metrics;
 use crate::published::Published;
-use crate::store::sqlite::SqliteStore;
-use crate::store::{self, Loaded, Store};
+use crate::store::{self, Loaded};
 use crate::types::ClusterId;
 
 pub use error::Error;
+use places::Places;
 use tasks::Tasks;
 
 /// How the manager is run.
@@ -98,6 +96,10 @@ pub async fn run(config: Config, deployment: Deployment) -> Result<(), Error> {
 /// # Errors
 /// As [`run`].
 pub async fn run_observed(config: Config, deployment: Deployment, addresses: watch::Sender<Addresses>) -> Result<(), Error> {
+    if matches!(deployment, Deployment::Embedded { .. }) && config.persistence.kind == StoreKind::Etcd {
+        let why = "persistence.type \"etcd\" waits in a campaign, which a manager within another process must not";
+        return Err(Error::Configuration(why.to_owned()));
+    }
     if matches!(deployment, Deployment::Embedded { .. }) && config.leadership.on_loss == OnLoss::Standby {
         let why = "leadership.on_loss = \"standby\" would wait in a campaign, which a manager within another process must not";
         return Err(Error::Configuration(why.to_owned()));
@@ -132,15 +134,6 @@ struct Manager {
     identity: String,
 }
 
-/// Where the state lives and where leadership is won. Another kind of store is another arm of [`Manager::open`].
-struct Places {
-    store: Arc<dyn Store>,
-    election: Arc<dyn Election>,
-}
-
-/// Closes what the store and the election share, after the leadership was given up.
-type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 impl Manager {
     fn shutdown(&self) -> &CancellationToken {
         self.deployment.shutdown()
@@ -148,8 +141,12 @@ impl Manager {
 
     /// Leads, and where so configured leads again after the leadership was lost.
     async fn work(&self) -> Result<(), Error> {
-        let Some(places) = self.shutdown().run_until_cancelled(self.open()).await else { return Ok(()) };
-        let (places, close) = places?;
+        let opening = places::open(&self.config, &self.identity, &self.metrics);
+        let Some(opened) = self.shutdown().run_until_cancelled(opening).await else { return Ok(()) };
+        let (places, close) = opened?;
+        if let Some(leader) = places.election.leader() {
+            self.view.watch_leader(leader);
+        }
         let ended = loop {
             match self.lead_once(&places).await {
                 Ok(Ended::SteppedDown) => {
@@ -165,26 +162,6 @@ impl Manager {
         };
         drop(tokio::time::timeout(CLOSING, close).await);
         ended
-    }
-
-    async fn open(&self) -> Result<(Places, Close), Error> {
-        let persistence = &self.config.persistence;
-        match persistence.kind {
-            StoreKind::Sqlite => {
-                let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
-                let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
-                let places = Places {
-                    store: Arc::new(SqliteStore::new(Arc::clone(&database))),
-                    election: Arc::new(HostElection::new(Arc::clone(&database), self.identity.clone())),
-                };
-                Ok((places, Box::pin(async move { database.close().await })))
-            }
-            StoreKind::Postgres | StoreKind::Etcd => {
-                let why =
-                    format!("persistence.type {:?} cannot be served by this release, only \"sqlite\" can", persistence.kind);
-                Err(Error::Configuration(why))
-            }
-        }
     }
 
     /// From the first read to the release.
@@ -226,14 +203,14 @@ impl Manager {
         }
     }
 
-    /// The same, for a process that is not elected yet: a store that does not answer is waited for.
-    async fn load_patiently(&self, places: &Places) -> Result<(), Error> {
+    /// The same, waiting for a store that does not answer: a standby for as long as it takes, a leader for as long as it leads.
+    async fn load_patiently(&self, places: &Places) -> Result<Option<Loaded>, Error> {
         loop {
             match self.load(places).await {
                 Err(Error::Store { source: error @ store::Error::Unavailable { .. }, .. }) if self.may_wait() => {
                     self.attempt_failed(&error).await;
                 }
-                read => return read.map(drop),
+                read => return read,
             }
         }
     }
@@ -274,7 +251,7 @@ impl Manager {
             biased;
             () = self.shutdown().cancelled() => return Ok(Ended::Asked),
             lost = leadership.lost() => return Err(Error::LeadershipLost(lost.into())),
-            loaded = self.load(places) => loaded?,
+            loaded = self.load_patiently(places) => loaded?,
         };
         let mut term = TermOfOffice::begin(self, leadership, places, loaded);
         let ended = term.serve(self, leadership).await;
@@ -324,7 +301,8 @@ impl TermOfOffice {
             settle_time: config.executors.settle_time,
             rebalance_threshold: config.rebalance_threshold,
             exclusive_ids: config.executors.exclusive_ids,
-            turn_interval: TURN_INTERVAL.min(config.executors.lease_ttl / 10),
+            // A leadership is kept only while the coordinator turned within the last third of its TTL.
+            turn_interval: TURN_INTERVAL.min(config.executors.lease_ttl / 10).min(config.leadership.lease_ttl / 10),
             takeover_grace: Duration::ZERO,
             max_pages_per_commit: places.store.limits().pages,
         };
@@ -348,6 +326,7 @@ impl TermOfOffice {
             store: Arc::clone(&places.store),
             fence: leadership.fence().clone(),
             belief: leadership.belief(),
+            pulse: places.pulse.clone(),
             calls,
             reports: reported,
             executors,

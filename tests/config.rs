@@ -101,6 +101,8 @@ fn every_key_can_be_set_from_every_source() {
         "persistence.request_timeout" | "executors.command_timeout" => "900ms",
         "persistence.postgres.url" => "postgres://me@db/shards",
         "persistence.etcd.endpoints" => "http://a:2379, https://b:2379",
+        "persistence.etcd.username" | "persistence.etcd.password" => "somebody",
+        name if name.ends_with("_file") => "/some/file",
         _ => key.default.unwrap(),
     };
     for key in KEYS {
@@ -219,6 +221,16 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     rule(&["persistence.type=postgres"], &["persistence.postgres.url is missing", "persistence.type from --set"]);
     rule(&["persistence.type=etcd"], &["persistence.etcd.endpoints = []"]);
     rule(&["persistence.etcd.endpoints=a:2379"], &["persistence.etcd.endpoints = \"a:2379\"", "http://host:port"]);
+    let etcd = |sets: &[&'static str], words: &[&str]| {
+        rule(&[&["persistence.type=etcd", "persistence.etcd.endpoints=http://a:1"], sets].concat(), words);
+    };
+    etcd(&["persistence.etcd.cert_file=/c"], &["cert_file is given without key_file"]);
+    etcd(&["persistence.etcd.key_file=/k"], &["key_file is given without cert_file"]);
+    etcd(&["persistence.etcd.username=me"], &["username is given without password or password_file"]);
+    etcd(&["persistence.etcd.password=hunter2"], &["a password is given without username"]);
+    etcd(&["persistence.etcd.endpoints=https://b:2"], &["ca_file is missing", "https://b:2"]);
+    etcd(&["persistence.etcd.max_operations=1"], &["persistence.etcd.max_operations = 1", "at least 2"]);
+    etcd(&["persistence.etcd.max_bytes=1000"], &["persistence.etcd.max_bytes = 1000", "at least 131072"]);
     rule(&["persistence.etcd.prefix=/x"], &["persistence.etcd.prefix = \"/x\"", "ends with /"]);
     rule(&["persistence.sqlite.path="], &["persistence.sqlite.path = \"\""]);
     rule(&["log.filter=info,x=loud"], &["log.filter = \"info,x=loud\""]);
@@ -260,7 +272,7 @@ fn stores_of_later_releases_are_valid_but_not_served_on() {
     let (config, _) = load("", &[], &["persistence.type=postgres", "persistence.postgres.url=postgres://db/x"]);
     assert!(config.unsupported().unwrap().contains("persistence.type = postgres"));
     let (config, _) = load("", &[], &["persistence.type=etcd", "persistence.etcd.endpoints=http://a:2379"]);
-    assert!(config.unsupported().unwrap().contains("persistence.type = etcd"));
+    assert_eq!(config.unsupported(), None);
 }
 
 #[test]

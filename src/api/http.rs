@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -50,6 +50,8 @@ impl Phase {
 pub struct View {
     phase: watch::Sender<Phase>,
     grpc: watch::Sender<Option<SocketAddr>>,
+    /// Who leads, as far as a standby has seen.
+    leader: OnceLock<watch::Receiver<Option<String>>>,
     metrics: Arc<Metrics>,
     identity: String,
 }
@@ -57,7 +59,8 @@ pub struct View {
 impl View {
     /// Starting, with the port closed.
     pub fn new(metrics: Arc<Metrics>, identity: String) -> View {
-        View { phase: watch::Sender::new(Phase::Starting), grpc: watch::Sender::new(None), metrics, identity }
+        let (phase, grpc) = (watch::Sender::new(Phase::Starting), watch::Sender::new(None));
+        View { phase, grpc, leader: OnceLock::new(), metrics, identity }
     }
 
     /// From now on this process is at `phase`.
@@ -73,8 +76,23 @@ impl View {
         self.grpc.send_replace(Some(address));
     }
 
+    /// Where an election says who leads.
+    pub fn watch_leader(&self, leader: watch::Receiver<Option<String>>) {
+        // There is one election for as long as the process lives.
+        drop(self.leader.set(leader));
+    }
+
     fn phase(&self) -> Phase {
         self.phase.borrow().clone()
+    }
+
+    /// Who leads, as far as known.
+    fn leader(&self, phase: &Phase) -> Option<String> {
+        match phase {
+            Phase::Leader(_) => Some(self.identity.clone()),
+            Phase::Standby => self.leader.get().and_then(|leader| leader.borrow().clone()),
+            Phase::Starting | Phase::TakingOver | Phase::Stopping => None,
+        }
     }
 }
 
@@ -115,7 +133,7 @@ async fn status(State(view): State<Arc<View>>) -> Json<serde_json::Value> {
     Json(json!({
         "role": phase.as_str(),
         "identity": view.identity,
-        "leader": matches!(phase, Phase::Leader(_)).then_some(&view.identity),
+        "leader": view.leader(&phase),
         "leader_since": matches!(phase, Phase::Leader(_)).then(|| view.metrics.leader_since()),
         "grpc": view.grpc.borrow().map(|address| address.to_string()),
         "cluster_id": snapshot.map(|snapshot| snapshot.state.meta.cluster_id.to_string()),
@@ -131,6 +149,9 @@ async fn page(State(view): State<Arc<View>>) -> Response {
     let phase = view.phase();
     let mut body =
         format!("<p>{} is <b>{}</b>. Version {}.</p>", escape(&view.identity), phase.as_str(), env!("CARGO_PKG_VERSION"));
+    if let (Phase::Standby, Some(leader)) = (&phase, view.leader(&phase)) {
+        body.push_str(&format!("<p>The leader is {}.</p>", escape(&leader)));
+    }
     if let Phase::Leader(leading) = &phase {
         match admin::overview(leading).await {
             Ok(overview) => body.push_str(&tables(&overview)),

@@ -1,5 +1,6 @@
 //! What the store and the election of one kind share.
 
+pub mod etcd;
 pub mod sqlite;
 
 use crate::types::Token;
@@ -15,13 +16,22 @@ pub enum Fence {
         /// Drawn at random.
         token: Token,
     },
+    /// The election's key was not made anew since: it still has the revision at which this leadership's campaign created it.
+    Etcd {
+        /// The key of the won campaign.
+        key: String,
+        /// As etcd counts; it gives none twice.
+        creation_revision: i64,
+        /// Drawn at random.
+        token: Token,
+    },
 }
 
 impl Fence {
     /// The token of the leadership, as `meta` carries it.
     pub fn token(&self) -> Token {
         match self {
-            Fence::Sql { token, .. } => *token,
+            Fence::Sql { token, .. } | Fence::Etcd { token, .. } => *token,
         }
     }
 }

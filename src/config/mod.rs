@@ -110,6 +110,28 @@ pub struct Etcd {
     pub endpoints: Vec<String>,
     /// What every key begins with: begins and ends with `/`, by default `/shard-manager/`.
     pub prefix: String,
+    /// Who signed the members' certificates, as a PEM file. No default; needed by `https://`.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that this process shows, as a PEM file; with `key_file`. No default.
+    #[serde(default)]
+    pub cert_file: Option<PathBuf>,
+    /// The key of that certificate, as a PEM file. No default.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
+    /// The user; with one of the next two. No default.
+    #[serde(default)]
+    pub username: Option<String>,
+    /// The user's password. No default.
+    #[serde(default)]
+    pub password: Option<Secret>,
+    /// A file with the user's password. No default.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+    /// The most operations that the members take in one transaction (their `--max-txn-ops`): at least 2, by default 128.
+    pub max_operations: u32,
+    /// The most bytes that the members take in one request (their `--max-request-bytes`): at least 131,072, by default 1,572,864.
+    pub max_bytes: u32,
 }
 
 /// See [`Config::leadership`].

@@ -15,6 +15,8 @@ use crate::types::MAX_SHARDS;
 /// The longest duration that any key takes: deadlines far beyond the life of a process are mistakes.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 const MIN_LEADER_TTL: Duration = Duration::from_secs(2);
+/// Room for `meta` and the longest page.
+const MIN_ETCD_BYTES: u32 = 128 * 1024;
 const MIN_EXECUTOR_LEASE: Duration = Duration::from_secs(1);
 
 /// Every rule that does not hold. A rule that leans on a value which is itself refused is not looked at.
@@ -111,6 +113,33 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
     );
     let valid = etcd.prefix.starts_with('/') && etcd.prefix.ends_with('/');
     checks.value("persistence.etcd.prefix", format!("{:?}", etcd.prefix), valid, "text that begins and ends with /");
+    let chosen = persistence.kind == StoreKind::Etcd;
+    let both = |one: &str, other: &str| format!("persistence.etcd.{one} is given without {other}, and means nothing alone");
+    let (cert, key) = (etcd.cert_file.is_some(), etcd.key_file.is_some());
+    let keys = &["persistence.etcd.cert_file", "persistence.etcd.key_file"];
+    checks.relation(
+        keys,
+        !chosen || cert == key,
+        if cert { both("cert_file", "key_file") } else { both("key_file", "cert_file") },
+    );
+    let (user, password) = (etcd.username.is_some(), etcd.password.is_some() || etcd.password_file.is_some());
+    let keys = &["persistence.etcd.username", "persistence.etcd.password", "persistence.etcd.password_file"];
+    let message = if user { both("username", "password or password_file") } else { both("a password", "username") };
+    checks.relation(keys, !chosen || user == password, message);
+    checks.relation(
+        &["persistence.etcd.password", "persistence.etcd.password_file"],
+        etcd.password.is_none() || etcd.password_file.is_none(),
+        "persistence.etcd.password and persistence.etcd.password_file are refused together: one of them".to_owned(),
+    );
+    let secure = etcd.endpoints.iter().find(|endpoint| endpoint.starts_with("https://"));
+    checks.relation(
+        &["persistence.etcd.endpoints", "persistence.etcd.ca_file"],
+        !chosen || secure.is_none() || etcd.ca_file.is_some(),
+        format!("persistence.etcd.ca_file is missing: the endpoint {} needs it", secure.map_or("", String::as_str)),
+    );
+    checks.value("persistence.etcd.max_operations", etcd.max_operations, etcd.max_operations >= 2, "at least 2");
+    let least = MIN_ETCD_BYTES;
+    checks.value("persistence.etcd.max_bytes", etcd.max_bytes, etcd.max_bytes >= least, &format!("at least {least}"));
 
     if let Err(reason) = EnvFilter::builder().parse(&log.filter) {
         checks.value("log.filter", format!("{:?}", log.filter), false, &format!("a level or directives ({reason})"));
@@ -136,12 +165,9 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 
 /// Why this release cannot serve although all rules hold.
 pub(super) fn unsupported(config: &Config) -> Option<String> {
-    let kind = match config.persistence.kind {
-        StoreKind::Sqlite => return None,
-        StoreKind::Postgres => "postgres",
-        StoreKind::Etcd => "etcd",
-    };
-    Some(format!("persistence.type = {kind} is valid, but this release does not serve on it yet: it serves on sqlite only"))
+    (config.persistence.kind == StoreKind::Postgres).then(|| {
+        "persistence.type = postgres is valid, but this release does not serve on it yet: it serves on sqlite and etcd".to_owned()
+    })
 }
 
 /// Two servers cannot have the same port of one address; an unspecified address takes the port of every address.

@@ -28,7 +28,7 @@ use crate::assignment::record::Wish;
 use crate::assignment::{Engine, command::Cause};
 use crate::backend::Fence;
 use crate::clock;
-use crate::election::Belief;
+use crate::election::{Belief, Pulse};
 use crate::executors::Executors;
 use crate::metrics::Metrics;
 use crate::published::Published;
@@ -156,6 +156,8 @@ pub struct Parts {
     pub fence: Fence,
     /// Until when the leadership may be believed in (L4).
     pub belief: Belief,
+    /// Beaten at every turn, so that whoever keeps the leadership alive sees that somebody acts on it.
+    pub pulse: Pulse,
     /// From the API.
     pub calls: Calls,
     /// From links, probes, and whoever opens the port.
@@ -250,6 +252,7 @@ impl Coordinator {
 
     /// Everything here happens without waiting. The deadline and the clock are read after the events were (L4).
     fn turn(&mut self, batch: Vec<Event>) {
+        self.parts.pulse.beat();
         let deadline = self.parts.belief.deadline();
         let now = clock::now();
         self.parts.engine.believe_until(deadline);

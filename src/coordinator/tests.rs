@@ -82,6 +82,7 @@ impl Leader {
             store: Arc::new(Scripted(commits)),
             fence: Fence::Sql { number: 1, token: Token(1) },
             belief: Belief::WhileAlive,
+            pulse: crate::election::Pulse::new(),
             calls,
             reports: reported,
             executors: Executors::new(links, reports.clone(), Arc::clone(&metrics), CancellationToken::new(), TaskTracker::new()),

@@ -1,10 +1,17 @@
 //! Who may write. There is no `is_leader()`: either you hold a [`Leadership`] and work until it is lost, or you do not, and wait.
 
+pub mod etcd;
 pub mod host;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Fence;
+use crate::clock;
 use crate::types::BootInstant;
 
 /// A leadership that was won.
@@ -23,7 +30,7 @@ pub enum Belief {
     /// As long as the process lives: the operating system keeps the lock.
     WhileAlive,
     /// Until the instant in the channel, which renewals move; counted from the *send* of the last acknowledged renewal.
-    Until(tokio::sync::watch::Receiver<BootInstant>),
+    Until(watch::Receiver<BootInstant>),
 }
 
 impl Belief {
@@ -33,6 +40,34 @@ impl Belief {
             Belief::WhileAlive => None,
             Belief::Until(deadline) => Some(*deadline.borrow()),
         }
+    }
+}
+
+/// When the coordinator last turned, as whoever keeps a leadership alive sees it: a leader that hangs is not kept alive. Clones share one.
+#[derive(Clone, Debug, Default)]
+pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    /// One that says nothing yet.
+    pub fn new() -> Pulse {
+        Pulse::default()
+    }
+
+    /// The coordinator turned.
+    pub fn beat(&self) {
+        let nanos = u64::try_from(clock::now().0.as_nanos()).unwrap_or(u64::MAX);
+        self.0.store(nanos, Ordering::Relaxed);
+    }
+
+    /// There is no coordinator that could hang. A campaign begins with this.
+    pub fn rest(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// How long ago it last turned; `None` where there is nothing that turns.
+    pub fn age(&self) -> Option<Duration> {
+        let nanos = self.0.load(Ordering::Relaxed);
+        (nanos > 0).then(|| clock::now().since(BootInstant(Duration::from_nanos(nanos))))
     }
 }
 
@@ -111,4 +146,9 @@ pub trait Election: Send + Sync {
     /// Waits until this process leads, or `shutdown` is cancelled. An election that cannot be waited for fails at once and names
     /// the holder.
     async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error>;
+
+    /// Who leads, by its own description, as far as a campaign that waits here has seen; `None` where nobody ever waits.
+    fn leader(&self) -> Option<watch::Receiver<Option<String>>> {
+        None
+    }
 }

@@ -18,8 +18,8 @@ use std::str::FromStr;
 
 pub use envelope::{FORMAT_VERSION, HEADER_LEN};
 pub use pages::{
-    MAX_EXECUTOR_PAGES, MAX_LEASE_TTL_MS, decode_executors, decode_meta, decode_retirees, decode_shards, encode_executors,
-    encode_meta, encode_retirees, encode_shards,
+    MAX_EXECUTOR_PAGES, MAX_LEASE_TTL_MS, MAX_META_LEN, MAX_PAGE_LEN, decode_executors, decode_meta, decode_retirees,
+    decode_shards, encode_executors, encode_meta, encode_retirees, encode_shards,
 };
 
 use crate::assignment::record::ShardRecord;

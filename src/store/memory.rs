@@ -80,7 +80,7 @@ impl MemoryStore {
 impl Content {
     fn commit(&mut self, fence: &Fence, expected: Option<Revision>, changes: &Changes) -> Result<Revision, Error> {
         let records = codec::encode(changes).map_err(super::unfit)?;
-        let Fence::Sql { number, token } = fence;
+        let Fence::Sql { number, token } = fence else { return Err(Error::LeadershipLost) };
         if self.leader != Some((*number, *token)) {
             return Err(Error::LeadershipLost);
         }

@@ -1,6 +1,7 @@
 //! Where the state lives: two verbs with typed outcomes.
 
 pub mod codec;
+pub mod etcd;
 pub mod memory;
 pub mod sqlite;
 

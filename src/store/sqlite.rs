@@ -136,6 +136,7 @@ impl Attempt {
     fn holds(&self, number: i64, token: &[u8]) -> bool {
         match &self.fence {
             Fence::Sql { number: own, token: own_token } => *own == number && own_token.0.to_be_bytes() == token,
+            Fence::Etcd { .. } => false,
         }
     }
 

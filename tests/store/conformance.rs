@@ -155,8 +155,12 @@ pub async fn a_stale_leader_is_refused_at_the_current_revision(harness: &impl Ha
 
 pub async fn a_leadership_of_the_same_number_but_another_token_is_refused(harness: &impl Harness) {
     let (store, fence, revision, state) = filled(harness).await;
-    let Fence::Sql { number, .. } = fence;
-    let other = Fence::Sql { number, token: Token::draw() };
+    let token = Token::draw();
+    let other = match fence {
+        Fence::Sql { number, .. } => Fence::Sql { number, token },
+        // etcd gives no revision twice: what differs here is when the key was made.
+        Fence::Etcd { key, creation_revision, .. } => Fence::Etcd { key, creation_revision: creation_revision - 1, token },
+    };
     assert_lost(store.commit(&other, Some(revision), &whole(&sample::next(&state))).await);
     assert_eq!(loaded(&store).await, Loaded { revision, state });
 }
@@ -325,7 +329,7 @@ async fn commit_in_pieces(store: &impl Store, fence: &Fence, before: Option<Revi
 }
 
 pub async fn bad_bytes_are_named_and_left_as_they_are(harness: &impl Harness) {
-    let (store, _, revision, state) = filled(harness).await;
+    let (store, _, _, state) = filled(harness).await;
     let executors = Key::new(Kind::Executors, 1);
     let retirees = whole(&state).retirees[0].0;
     for key in [Key::META, executors, Key::new(Kind::Shards, 0), Key::new(Kind::Retirees, retirees)] {
@@ -351,7 +355,8 @@ pub async fn bad_bytes_are_named_and_left_as_they_are(harness: &impl Harness) {
         }
         harness.tamper(key, Some(sound)).await;
     }
-    assert_eq!(loaded(&store).await, Loaded { revision, state });
+    // The revision may be another one: some stores count the mending too.
+    assert_eq!(loaded(&store).await.state, state);
 }
 
 pub async fn a_page_that_was_lost_is_missed(harness: &impl Harness) {

@@ -21,7 +21,7 @@ async fn campaign(path: &Path) -> Result<Leadership, Error> {
 }
 
 fn number(leadership: &Leadership) -> i64 {
-    let Fence::Sql { number, .. } = leadership.fence();
+    let Fence::Sql { number, .. } = leadership.fence() else { panic!("{:?}", leadership.fence()) };
     *number
 }
 
@@ -74,7 +74,7 @@ async fn each_leadership_draws_a_higher_number_and_ends_those_before() {
     let revision = store.commit(&stale, Some(revision), &whole(&sample::next(&state))).await.unwrap();
 
     let second = campaign(&file.path()).await.unwrap();
-    let Fence::Sql { number: before, token } = stale;
+    let Fence::Sql { number: before, token } = stale else { panic!("{stale:?}") };
     assert!(number(&second) > before);
     assert_ne!(second.fence().token(), token);
     let outcome = store.commit(&stale, Some(revision), &whole(&state)).await;

@@ -8,7 +8,10 @@ mod child;
 mod codec;
 mod conformance;
 mod crash;
+mod etcd;
 mod host;
 mod memory;
 mod sample;
 mod sqlite;
+#[path = "../support/mod.rs"]
+mod support;

@@ -159,8 +159,8 @@ impl Engine {
         // In doubt, nothing is given to somebody who did not say in full what it holds.
         let unknown = matches!(claim, Claim::Digest(digest) if !self.contacts[&slot].knows(digest));
         let told = self.take_in(now, slot, mark, claim);
-        let with_assignment = !told.agrees && !(unknown && self.is_doubtful());
-        Ok(self.lease_answer(slot, with_assignment, told.claim_wanted))
+        let withheld = unknown && self.is_doubtful();
+        Ok(self.lease_answer(slot, !told.agrees && !withheld, told.claim_wanted))
     }
 
     pub(super) fn check_cluster(&self, named: ClusterId) -> Result<(), Refusal> {

@@ -170,6 +170,9 @@ const MOST_WAITING: usize = 16_384;
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 impl Engine {
+    /// Registering an incarnation in place of another changes up to this many pages, which belong together.
+    pub const LEAST_PAGES_PER_COMMIT: usize = 4;
+
     /// Takes over what the store has (`None`: nothing yet). The first [`Event::Turn`] commits the new term; until that is durable
     /// every call is answered with `NotReady`.
     ///
@@ -177,7 +180,7 @@ impl Engine {
     /// Where the stored shard count is not the configured one, or a commit could not write the few pages that belong together:
     /// both are checked before a leadership is sought.
     pub fn new(settings: Settings, takeover: Takeover, loaded: Option<(Revision, State)>, now: BootInstant) -> Engine {
-        assert!(settings.max_pages_per_commit >= 4, "registering changes up to four pages at once");
+        assert!(settings.max_pages_per_commit >= Self::LEAST_PAGES_PER_COMMIT, "too few pages for what belongs together");
         let (revision, state) = match loaded {
             Some((revision, state)) => (Some(revision), state),
             None => (None, State::new(Self::first_meta(&takeover))),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use uuid::Uuid;
 
 use super::columns::{Reader, Writer};
-use super::envelope::{open, seal};
+use super::envelope::{HEADER_LEN, open, seal};
 use super::{Key, Kind, Reason, Refused};
 use crate::assignment::record::{
     End, ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, Retiree, ShardRecord, ShardState, Standing, Wish,
@@ -20,6 +20,15 @@ pub const MAX_LEASE_TTL_MS: u64 = u32::MAX as u64;
 
 /// The most pages of executors: their slots are numbered in 32 bits.
 pub const MAX_EXECUTOR_PAGES: u32 = u32::MAX / EXECUTORS_PER_PAGE as u32;
+
+/// What a record of columns takes besides its cells: the envelope, and a length for each column.
+const FRAME_LEN: usize = 64 + HEADER_LEN;
+
+/// No `meta` is longer, in bytes: one bit for each page of shards, and less than 128 bytes besides.
+pub const MAX_META_LEN: usize = FRAME_LEN + 128 + MAX_SHARDS as usize / SHARDS_PER_PAGE / 8;
+
+/// No page of any kind is longer, in bytes: the longest is a full bucket of retirees, at 17 bytes each.
+pub const MAX_PAGE_LEN: usize = FRAME_LEN + RETIREES_PER_PAGE * 17;
 
 /// How many pages a number of shards takes.
 pub(super) fn shard_pages(number_of_shards: u32) -> u32 {
