@@ -34,7 +34,10 @@ pub struct Member {
 /// An address that no other process has: the IP is this process's own, and of its ports this one is free.
 pub fn address() -> SocketAddr {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
-    let ip = IpAddr::V4(Ipv4Addr::new(127, 64 | high | (middle & 0x3f), low, 1 + (middle >> 6)));
+    free_port(Ipv4Addr::new(127, 64 | high | (middle & 0x3f), low, 1 + (middle >> 6)).into())
+}
+
+fn free_port(ip: IpAddr) -> SocketAddr {
     TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
@@ -61,7 +64,11 @@ impl Etcd {
     }
 
     fn spawn(members: usize, scheme: &'static str, options: &[String]) -> Etcd {
-        let member = |at| Member { name: format!("m{at}"), client: address(), peer: address(), scheme, process: None };
+        let member = |at| {
+            // Certificates name localhost.
+            let client = if scheme == "https" { free_port((Ipv4Addr::LOCALHOST).into()) } else { address() };
+            Member { name: format!("m{at}"), client, peer: address(), scheme, process: None }
+        };
         let members = (0..members).map(member).collect();
         let mut etcd = Etcd { members, directory: tempfile::tempdir().unwrap(), options: options.to_vec() };
         for at in 0..etcd.members.len() {

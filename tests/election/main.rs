@@ -1,0 +1,11 @@
+//! Leadership on real etcd servers, over networks that fail. Each test is named after what goes wrong.
+
+#![allow(clippy::unwrap_used)]
+
+mod keeping;
+mod members;
+mod queue;
+mod rig;
+mod security;
+#[path = "../support/mod.rs"]
+mod support;
