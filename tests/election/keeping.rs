@@ -197,8 +197,8 @@ async fn a_leader_whose_coordinator_hangs_loses() {
 async fn a_leader_that_dies_is_followed_when_its_lease_ends() {
     let etcd = Etcd::single().await;
     let proxy = Proxy::to(etcd.members[0].client).await;
-    let mut leader = Candidate::new("first", vec![proxy.endpoint()], 2, TIMEOUT).wins().await;
-    let second = Candidate::new("second", etcd.endpoints(), 2, TIMEOUT).stands();
+    let mut leader = Candidate::new("first", vec![proxy.endpoint()], 2, Duration::from_secs(1)).wins().await;
+    let second = Candidate::new("second", etcd.endpoints(), 2, Duration::from_secs(1)).stands();
     queue_of(&etcd, 2).await;
     let cut = Instant::now();
     proxy.black_hole();
