@@ -229,7 +229,7 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     etcd(&["persistence.etcd.username=me"], &["username is given without password or password_file"]);
     etcd(&["persistence.etcd.password=hunter2"], &["a password is given without username"]);
     etcd(&["persistence.etcd.endpoints=https://b:2"], &["ca_file is missing", "https://b:2"]);
-    etcd(&["persistence.etcd.max_operations=1"], &["persistence.etcd.max_operations = 1", "at least 2"]);
+    etcd(&["persistence.etcd.max_operations=2"], &["persistence.etcd.max_operations = 2", "at least 3"]);
     etcd(&["persistence.etcd.max_bytes=1000"], &["persistence.etcd.max_bytes = 1000", "at least 131072"]);
     rule(&["persistence.etcd.prefix=/x"], &["persistence.etcd.prefix = \"/x\"", "ends with /"]);
     rule(&["persistence.sqlite.path="], &["persistence.sqlite.path = \"\""]);

@@ -381,6 +381,11 @@ enum Verdict {
 impl Verdict {
     fn of(error: &etcd_client::Error) -> Verdict {
         let etcd_client::Error::GRpcStatus(status) = error else { return Verdict::Unknown };
+        // What a member says has no cause here. One that has is about the connection, under codes that members use too: a connection
+        // that is closed on a busy client is `ResourceExhausted`.
+        if let Some(cause) = std::error::Error::source(status) {
+            return if never_connected(cause) { Verdict::NotDone } else { Verdict::Unknown };
+        }
         match status.code() {
             code @ (Code::InvalidArgument
             | Code::NotFound
@@ -391,14 +396,13 @@ impl Verdict {
             | Code::ResourceExhausted
             | Code::Unimplemented) => Verdict::Refused(code),
             Code::Unauthenticated => Verdict::NotDone,
-            Code::Unavailable if never_connected(status) => Verdict::NotDone,
             _ => Verdict::Unknown,
         }
     }
 }
 
-fn never_connected(status: &tonic::Status) -> bool {
-    let mut cause = std::error::Error::source(status);
+fn never_connected(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(cause);
     while let Some(error) = cause {
         if error.is::<ConnectError>() {
             return true;
@@ -426,5 +430,35 @@ impl From<Failure> for backend::Error {
     /// For reads, of which it does not matter how often they arrived.
     fn from(failure: Failure) -> backend::Error {
         backend::Error::Unavailable { what: failure.what, source: failure.source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_closed_is_not_taken_for_a_refusal() {
+        let closed = h2_like(Code::ResourceExhausted);
+        assert!(matches!(Verdict::of(&etcd_client::Error::GRpcStatus(closed)), Verdict::Unknown));
+        let refused = tonic::Status::new(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert!(matches!(Verdict::of(&etcd_client::Error::GRpcStatus(refused)), Verdict::Refused(Code::ResourceExhausted)));
+    }
+
+    #[test]
+    fn only_what_never_connected_is_known_not_to_be_done() {
+        let mut unconnected = tonic::Status::new(Code::Unavailable, "tcp connect error");
+        unconnected.set_source(std::sync::Arc::new(ConnectError("refused".into())));
+        assert!(matches!(Verdict::of(&etcd_client::Error::GRpcStatus(unconnected)), Verdict::NotDone));
+        assert!(matches!(Verdict::of(&etcd_client::Error::GRpcStatus(h2_like(Code::Unavailable))), Verdict::Unknown));
+        let plain = tonic::Status::new(Code::Unavailable, "etcdserver: request timed out");
+        assert!(matches!(Verdict::of(&etcd_client::Error::GRpcStatus(plain)), Verdict::Unknown));
+    }
+
+    /// A status as it is made of an error of the connection.
+    fn h2_like(code: Code) -> tonic::Status {
+        let mut status = tonic::Status::new(code, "connection closed");
+        status.set_source(std::sync::Arc::new(std::io::Error::other("GOAWAY")));
+        status
     }
 }

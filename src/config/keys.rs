@@ -65,7 +65,7 @@ pub const KEYS: &[Key] = &[
     Key { default: None, ..key("persistence.etcd.username", "", Kind::Text, "the name of a user") },
     Key { secret: true, default: None, ..key("persistence.etcd.password", "", Kind::Text, "a password") },
     Key { default: None, ..key("persistence.etcd.password_file", "", Kind::Text, "the path of a file") },
-    key("persistence.etcd.max_operations", "128", Kind::Integer, "a whole number, at least 2"),
+    key("persistence.etcd.max_operations", "128", Kind::Integer, "a whole number, at least 3"),
     key("persistence.etcd.max_bytes", "1572864", Kind::Integer, "a whole number of bytes, at least 131072"),
     key("leadership.lease_ttl", "10s", Kind::Text, DURATION),
     key("leadership.on_loss", "exit", Kind::Text, "exit or standby"),

@@ -128,7 +128,7 @@ pub struct Etcd {
     /// A file with the user's password. No default.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
-    /// The most operations that the members take in one transaction (their `--max-txn-ops`): at least 2, by default 128.
+    /// The most operations that the members take in one transaction (their `--max-txn-ops`): at least 3, by default 128.
     pub max_operations: u32,
     /// The most bytes that the members take in one request (their `--max-request-bytes`): at least 131,072, by default 1,572,864.
     pub max_bytes: u32,

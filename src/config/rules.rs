@@ -137,7 +137,7 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
         !chosen || secure.is_none() || etcd.ca_file.is_some(),
         format!("persistence.etcd.ca_file is missing: the endpoint {} needs it", secure.map_or("", String::as_str)),
     );
-    checks.value("persistence.etcd.max_operations", etcd.max_operations, etcd.max_operations >= 2, "at least 2");
+    checks.value("persistence.etcd.max_operations", etcd.max_operations, etcd.max_operations >= 3, "at least 3");
     let least = MIN_ETCD_BYTES;
     checks.value("persistence.etcd.max_bytes", etcd.max_bytes, etcd.max_bytes >= least, &format!("at least {least}"));
 

@@ -27,6 +27,9 @@ const MAX_ANSWER_LEN: usize = 64 * 1024 * 1024;
 const REQUEST_OVERHEAD: usize = 1024;
 const OPERATION_OVERHEAD: usize = 64;
 
+/// What a commit that is refused looks at: fence, `meta`, and whether there is anything else.
+const LEAST_OPERATIONS: u32 = 3;
+
 /// How often a read starts over because what it was reading was compacted meanwhile.
 const READS: usize = 3;
 
@@ -49,12 +52,12 @@ impl EtcdStore {
         let record = |length: usize| length + prefix.len() + OPERATION_OVERHEAD;
         let meta = record(codec::MAX_META_LEN) + REQUEST_OVERHEAD + prefix.len();
         let page = record(codec::MAX_PAGE_LEN);
-        // The transaction also has to fit `meta`.
-        let by_operations = (max_operations as usize).saturating_sub(1);
+        // `meta` is one of the operations. And the else-branch has three, which are counted for themselves.
+        let by_operations = if max_operations < LEAST_OPERATIONS { 0 } else { max_operations as usize - 1 };
         let by_bytes = (max_bytes as usize).saturating_sub(meta) / page;
         if by_operations == 0 {
             let (name, value) = ("persistence.etcd.max_operations", max_operations.to_string());
-            return Err(Invalid::Value { name, value, rule: "2 or more, for meta and one page".to_owned() });
+            return Err(Invalid::Value { name, value, rule: format!("{LEAST_OPERATIONS} or more") });
         }
         if by_bytes == 0 {
             let (name, value) = ("persistence.etcd.max_bytes", max_bytes.to_string());

@@ -137,9 +137,11 @@ async fn a_standby_whose_member_hangs_is_still_elected() {
     let standby = Candidate::new("second", etcd.endpoints(), 2, Duration::from_millis(900));
     let standing = standby.stands();
     crate::rig::queue_of(&etcd, 2).await;
+    let since = Instant::now();
     etcd.members[0].stop();
     // Not behind a campaign that nobody will ever answer.
     crate::support::etcd::eventually("another attempt", async || (standby.failures() > 0).then_some(())).await;
+    assert!(since.elapsed() < Duration::from_secs(4), "it was noticed by the lease's stream: {:?}", since.elapsed());
     if tokio::time::timeout(Duration::from_secs(3), leader.lost()).await.is_ok() {
         // The member that hangs led the raft cluster; then the leadership may be lost as well.
         leader.release().await.ok();

@@ -27,13 +27,14 @@ async fn a_standby_that_waits_longer_than_its_lease_keeps_it_and_wins_on_it() {
     let leader = Candidate::new("first", etcd.endpoints(), 2, TIMEOUT).wins().await;
     let standby = Candidate::new("second", etcd.endpoints(), 2, Duration::from_millis(200));
     let standing = standby.stands();
-    let leases = queue_of(&etcd, 2).await;
+    let (leases, revision) = (queue_of(&etcd, 2).await, etcd.revision().await);
     // Three times the lease.
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
         assert_eq!(queue_of(&etcd, 2).await, leases);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    assert_eq!(etcd.revision().await, revision, "who leads and who waits write nothing");
     leader.release().await.unwrap();
     let second = standing.wins().await;
     assert_eq!((lease_of(&second), standby.failures()), (leases[1], 0));

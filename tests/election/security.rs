@@ -35,6 +35,30 @@ fn settings_that_can_never_work_are_refused_by_name() {
     assert!(matches!(refused(&secure), Invalid::Endpoint { .. }), "a key that is none");
 }
 
+#[test]
+fn a_password_is_read_from_its_file_and_the_configuration_becomes_settings() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("password");
+    std::fs::write(&path, "hunter2 \r\n").unwrap();
+    let sets = |more: &[&str]| {
+        let mut sets = vec!["persistence.type=etcd".to_owned(), "persistence.etcd.endpoints=http://a:1".to_owned()];
+        sets.extend(more.iter().map(|set| format!("persistence.etcd.{set}")));
+        let sources = shard_manager::config::Sources { sets, ..Default::default() };
+        shard_manager::config::Config::load(&sources).unwrap().0.persistence.etcd
+    };
+    let file = format!("password_file={}", path.display());
+    let read =
+        Settings::from_config(&sets(&["username=me", &file, "cert_file=/c", "key_file=/k", "ca_file=/a"]), TIMEOUT).unwrap();
+    assert_eq!(read.credentials, Some(("me".to_owned(), Secret::new("hunter2 "))));
+    assert_eq!((read.identity_files, read.ca_file), (Some(("/c".into(), "/k".into())), Some("/a".into())));
+    assert_eq!((read.endpoints, read.request_timeout), (vec!["http://a:1".to_owned()], TIMEOUT));
+    let read = Settings::from_config(&sets(&["username=me", "password=hunter2"]), TIMEOUT).unwrap();
+    assert_eq!(read.credentials, Some(("me".to_owned(), Secret::new("hunter2"))));
+    assert_eq!(Settings::from_config(&sets(&[]), TIMEOUT).unwrap().credentials, None);
+    let refused = Settings::from_config(&sets(&["username=me", "password_file=/no/such/file"]), TIMEOUT).unwrap_err();
+    assert!(matches!(refused, Invalid::File { .. }) && refused.to_string().contains("/no/such/file"), "{refused}");
+}
+
 fn over_tls(etcd: &Etcd) -> Settings {
     let port = etcd.members[0].client.port();
     let mut settings = settings(vec![format!("https://localhost:{port}")], TIMEOUT);

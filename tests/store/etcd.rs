@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shard_manager::assignment::record::{End, ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, Retiree, ShardRecord, ShardState};
-use shard_manager::assignment::state::{EXECUTORS_PER_PAGE, Inventory, RETIREE_PAGES, RETIREES_PER_PAGE, SHARDS_PER_PAGE};
+use shard_manager::assignment::state::{EXECUTORS_PER_PAGE, Inventory, RETIREE_PAGES, RETIREES_PER_PAGE, SHARDS_PER_PAGE, State};
 use shard_manager::backend::Fence;
 use shard_manager::backend::etcd::{Invalid, Members, Settings};
 use shard_manager::store::codec::{self, Key, Kind};
 use shard_manager::store::etcd::EtcdStore;
 use shard_manager::store::{Error, Loaded, Store};
-use shard_manager::types::{Epoch, ExecutorId, Incarnation, MAX_SHARDS, Revision, Slot, Token};
+use shard_manager::types::{Epoch, ExecutorId, Incarnation, MAX_SHARDS, Revision, ShardId, Slot, Token};
 
 use crate::conformance::{Harness, conformance};
 use crate::sample::{self, whole};
@@ -152,6 +152,14 @@ async fn a_commit_that_was_never_sent_is_known_not_to_have_landed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_a_firewall_forgot_costs_one_request() {
+    let (_etcd, proxy, store, ..) = behind_proxy(Duration::from_millis(500)).await;
+    proxy.forget_connections();
+    assert!(matches!(store.load().await, Err(Error::Unavailable { .. })));
+    store.load().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_write_nothing_and_two_clusters_share_one_etcd() {
     let (etcd, _proxy, store, ..) = behind_proxy(Duration::from_secs(2)).await;
     let before = etcd.revision().await;
@@ -162,6 +170,51 @@ async fn reads_write_nothing_and_two_clusters_share_one_etcd() {
     let members = Arc::new(Members::new(&settings(etcd.endpoints(), Duration::from_secs(2))).unwrap());
     let other = EtcdStore::new(members, "/test/state/other/", 128, 1_572_864).unwrap();
     assert_eq!(other.load().await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_of_several_answers_sees_one_revision() {
+    let etcd = Etcd::single().await;
+    let proxy = Proxy::to(etcd.members[0].client).await;
+    let (writer, fence) = (etcd.open().await, etcd.lead().await);
+    let reader = store(vec![proxy.endpoint()], Duration::from_secs(5));
+    // As many pages as take three answers. Then the first shard and the last one are granted anew in turn.
+    let pages = 70;
+    let mut state = State::new(sample::meta(pages * SHARDS_PER_PAGE as u32, fence.token()));
+    state.set_executor(Slot(0), Some(sample::executor(0)));
+    let mut revision = None;
+    let mut commit = async |state: &mut State, range: std::ops::Range<u32>| {
+        let before = state.clone();
+        state.meta.attempt += 1;
+        for page in range {
+            let shard = ShardId(page * SHARDS_PER_PAGE as u32);
+            state.set_shard(shard, state.shard(shard).free().grant(Slot(0), state.meta.term));
+        }
+        let before = revision.map(|_| &before);
+        revision = Some(writer.commit(&fence, revision, &state.changes_since(before)).await.unwrap());
+    };
+    for range in [0..20, 20..40, 40..60, 60..pages] {
+        commit(&mut state, range).await;
+    }
+    proxy.delay_answers(Duration::from_millis(20));
+    let (first, last) = (ShardId(0), ShardId((pages - 1) * SHARDS_PER_PAGE as u32));
+    let writing = async {
+        loop {
+            commit(&mut state, 0..1).await;
+            commit(&mut state, pages - 1..pages).await;
+        }
+    };
+    let reading = async {
+        for _ in 0..15 {
+            let read = reader.load().await.unwrap().unwrap().state;
+            let (first, last) = (read.shard(first).epoch.0, read.shard(last).epoch.0);
+            assert!(first == last || first == last + 1, "the first page is at {first}, the last one at {last}");
+        }
+    };
+    tokio::select! {
+        () = writing => {}
+        () = reading => {}
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,10 +290,28 @@ async fn as_many_of_the_longest_pages_as_the_limits_allow_fit() {
     assert!(executors.len().max(shards.len()) <= codec::MAX_PAGE_LEN);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_three_operations_gets_no_more() {
+    let etcd = Etcd::start(1, "http", &["--max-txn-ops=3".to_owned()]).await;
+    let members = Arc::new(Members::new(&settings(etcd.endpoints(), Duration::from_secs(2))).unwrap());
+    let (store, fence) = (EtcdStore::new(members, PREFIX, 3, 1_572_864).unwrap(), etcd.lead().await);
+    assert_eq!(store.limits().pages, 2);
+    let mut state = sample::state(3000, fence.token());
+    let mut all = whole(&state);
+    let meta = all.meta.clone();
+    (all.executors, all.shards, all.retirees) = (all.executors[..1].to_vec(), all.shards[..1].to_vec(), Vec::new());
+    let revision = store.commit(&fence, None, &all).await.unwrap();
+    // The identical one, and another one: what is refused takes three operations too.
+    assert_eq!(store.commit(&fence, None, &all).await.unwrap(), revision);
+    state.meta = meta;
+    let other = sample::next(&state).changes_since(Some(&state));
+    assert!(matches!(store.commit(&fence, None, &other).await, Err(Error::ConcurrentModification { .. })));
+}
+
 #[test]
 fn limits_that_leave_no_room_are_refused() {
     let members = Arc::new(Members::new(&settings(vec!["http://127.0.0.1:1".to_owned()], Duration::from_secs(1))).unwrap());
-    for (operations, bytes, says) in [(1, 1_572_864, "max_operations = 1"), (128, 1000, "max_bytes = 1000")] {
+    for (operations, bytes, says) in [(2, 1_572_864, "max_operations = 2"), (128, 1000, "max_bytes = 1000")] {
         let refused = EtcdStore::new(Arc::clone(&members), PREFIX, operations, bytes).unwrap_err();
         assert!(matches!(refused, Invalid::Value { .. }) && refused.to_string().contains(says), "{refused}");
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::etcd::address;
@@ -23,6 +24,10 @@ struct Network {
     to_client: Way,
     /// Connections of earlier generations end.
     generation: u64,
+    /// How many connections there have been.
+    connections: u64,
+    /// No byte moves on connections before this one.
+    mute_before: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -36,11 +41,14 @@ impl Proxy {
     pub async fn to(server: SocketAddr) -> Proxy {
         let listener = TcpListener::bind(address()).await.unwrap();
         let own = listener.local_addr().unwrap();
-        let (network, state) = watch::channel(Network::default());
+        let network = watch::Sender::new(Network::default());
+        let state = network.clone();
         let accepting = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(serve(client, server, state.clone()));
+                let number = state.borrow().connections;
+                state.send_modify(|it| it.connections += 1);
+                connections.spawn(serve(client, server, number, state.subscribe()));
             }
         });
         Proxy { address: own, network, _accepting: AbortOnDropHandle::new(accepting) }
@@ -71,13 +79,18 @@ impl Proxy {
         self.network.send_modify(|it| it.generation += 1);
     }
 
+    /// As a firewall that forgets what it let through: connections that are open stay so, but no byte moves on them ever again.
+    pub fn forget_connections(&self) {
+        self.network.send_modify(|it| it.mute_before = it.connections);
+    }
+
     /// Answers take that much longer.
     pub fn delay_answers(&self, delay: Duration) {
         self.network.send_modify(|it| it.to_client.delay = delay);
     }
 }
 
-async fn serve(client: TcpStream, server: SocketAddr, network: watch::Receiver<Network>) {
+async fn serve(client: TcpStream, server: SocketAddr, number: u64, network: watch::Receiver<Network>) {
     let mut state = network.clone();
     let generation = state.borrow().generation;
     // A new connection in a black hole is not refused: nobody answers.
@@ -90,27 +103,42 @@ async fn serve(client: TcpStream, server: SocketAddr, network: watch::Receiver<N
     let (client_reads, client_writes) = client.into_split();
     let (server_reads, server_writes) = server.into_split();
     tokio::select! {
-        () = pump(client_reads, server_writes, network.clone(), |it| it.to_server) => {}
-        () = pump(server_reads, client_writes, network.clone(), |it| it.to_client) => {}
+        () = pump(client_reads, server_writes, number, network.clone(), |it| it.to_server) => {}
+        () = pump(server_reads, client_writes, number, network.clone(), |it| it.to_client) => {}
         _ = state.wait_for(|it| it.generation != generation) => {}
     }
 }
 
+/// Moves bytes one way. What is read is due after the delay of that moment, whatever else is on its way.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
+    number: u64,
     mut network: watch::Receiver<Network>,
     way: impl Fn(&Network) -> Way,
 ) {
-    let mut bytes = vec![0; 64 * 1024];
-    loop {
-        let Ok(read @ 1..) = from.read(&mut bytes).await else { return };
-        let delay = way(&network.borrow()).delay;
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
+    let (queue, mut due) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let delays = network.clone();
+    let reading = async {
+        let mut bytes = vec![0; 64 * 1024];
+        while let Ok(read @ 1..) = from.read(&mut bytes).await {
+            let at = Instant::now() + way(&delays.borrow()).delay;
+            if queue.send((at, bytes[..read].to_vec())).is_err() {
+                break;
+            }
         }
-        if network.wait_for(|it| !way(it).black_hole).await.is_err() || to.write_all(&bytes[..read]).await.is_err() {
-            return;
+    };
+    let writing = async {
+        while let Some((at, bytes)) = due.recv().await {
+            sleep_until(at).await;
+            let open = network.wait_for(|it| !way(it).black_hole && number >= it.mute_before);
+            if open.await.is_err() || to.write_all(&bytes).await.is_err() {
+                break;
+            }
         }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = writing => {}
     }
 }

@@ -4,7 +4,7 @@
 //! draw a lease id ─ grant ─┬─ campaign ─ read the own key back ─ won: a task keeps the lease and watches the key
 //!                          └─ keep the lease (from here to the very end, without a gap)
 //! ```
-//! Whatever ends before or after that for any reason, a future that is dropped included, ends in [`Lease::revoke`]: with the lease goes
+//! Whatever ends before or after that for any reason, a future that is dropped included, ends in `Lease::revoke`: with the lease goes
 //! its key, and the queue moves on. The id is drawn here and not by etcd, so that also a grant whose answer was lost can be revoked.
 //!
 //! etcd answers a campaign with success when the key ahead of it goes, without a look at the campaign's own key. So that is read back,
