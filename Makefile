@@ -1,4 +1,4 @@
-.PHONY: verify fix test
+.PHONY: verify fix test check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -7,6 +7,10 @@ verify:
 # Tests alone.
 test:
 	cargo nextest run --locked
+
+# What we ship for running it, against Kubernetes' schemas, promtool, docker-compose and systemd.
+check-deploy:
+	tools/check-deploy
 
 # The only target that edits files.
 fix:
