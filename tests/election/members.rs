@@ -12,7 +12,8 @@ use shard_manager::store::{Error, Store};
 use shard_manager::types::{ClusterId, Revision, Term};
 
 use crate::rig::{Candidate, assert_held_for, lost, settings};
-use crate::support::etcd::{Etcd, PATIENCE, address};
+use crate::support::etcd::{Etcd, PATIENCE};
+use crate::support::free_address;
 use crate::support::proxy::Proxy;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,7 +46,7 @@ async fn settle(store: &EtcdStore, fence: &Fence, state: &mut State, expected: O
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_dead_member_in_the_list_costs_no_read_and_no_write() {
     let etcd = Etcd::single().await;
-    let (alive, dead) = (etcd.members[0].endpoint(), format!("http://{}", address()));
+    let (alive, dead) = (etcd.members[0].endpoint(), format!("http://{}", free_address()));
     let leader = Candidate::new("first", vec![dead.clone(), alive.clone()], 4, TIMEOUT).wins().await;
     let mut state = first_state(leader.fence());
     let mut revision = None;

@@ -183,7 +183,7 @@ async fn no_call_but_the_campaign_waits_for_ever() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_that_is_asked_to_stop_does_so_wherever_it_is() {
     // Nobody listens: retries, and the pauses between them.
-    let nowhere = format!("http://{}", crate::support::etcd::address());
+    let nowhere = format!("http://{}", crate::support::free_address());
     for pause in [0, 100, 700] {
         let standing = Candidate::new("first", vec![nowhere.clone()], 10, Duration::from_secs(5)).stands();
         tokio::time::sleep(Duration::from_millis(pause)).await;

@@ -19,4 +19,6 @@ mod observe;
 mod requests;
 mod slow;
 mod story;
+#[path = "../support/mod.rs"]
+mod support;
 mod torture;

@@ -144,7 +144,7 @@ async fn a_lost_answer_after_which_another_leads_is_a_lost_leadership() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_was_never_sent_is_known_not_to_have_landed() {
-    let store = store(vec![format!("http://{}", crate::support::etcd::address())], Duration::from_millis(300));
+    let store = store(vec![format!("http://{}", crate::support::free_address())], Duration::from_millis(300));
     let fence = Fence::Etcd { key: LEADER.to_owned(), creation_revision: 1, token: Token::draw() };
     let outcome = store.commit(&fence, None, &whole(&sample::state(10, fence.token()))).await;
     assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");

@@ -2,7 +2,7 @@
 //!
 //! `ETCD_BIN_DIR` names the directory of another version's `etcd`; by default it is the one in the path, installed by `tools/ensure-etcd`.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use etcd_client::{Client, ConnectOptions, GetOptions, KeyValue};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use super::free_address;
 
 /// How long anything may take that is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -29,16 +31,6 @@ pub struct Member {
     /// `http`, unless the cluster was started with TLS options.
     scheme: &'static str,
     process: Option<Child>,
-}
-
-/// An address that no other process has: the IP is this process's own, and of its ports this one is free.
-pub fn address() -> SocketAddr {
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    free_port(Ipv4Addr::new(127, 64 | high | (middle & 0x3f), low, 1 + (middle >> 6)).into())
-}
-
-fn free_port(ip: IpAddr) -> SocketAddr {
-    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
 }
 
 impl Etcd {
@@ -64,11 +56,7 @@ impl Etcd {
     }
 
     fn spawn(members: usize, scheme: &'static str, options: &[String]) -> Etcd {
-        let member = |at| {
-            // Certificates name localhost.
-            let client = if scheme == "https" { free_port((Ipv4Addr::LOCALHOST).into()) } else { address() };
-            Member { name: format!("m{at}"), client, peer: address(), scheme, process: None }
-        };
+        let member = |at| Member { name: format!("m{at}"), client: free_address(), peer: free_address(), scheme, process: None };
         let members = (0..members).map(member).collect();
         let mut etcd = Etcd { members, directory: tempfile::tempdir().unwrap(), options: options.to_vec() };
         for at in 0..etcd.members.len() {

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::etcd::address;
+use super::free_address;
 
 /// See the module. Ends with it, and all its connections too.
 pub struct Proxy {
@@ -39,7 +39,7 @@ struct Way {
 impl Proxy {
     /// To a server, which need not be there yet.
     pub async fn to(server: SocketAddr) -> Proxy {
-        let listener = TcpListener::bind(address()).await.unwrap();
+        let listener = TcpListener::bind(free_address()).await.unwrap();
         let own = listener.local_addr().unwrap();
         let network = watch::Sender::new(Network::default());
         let state = network.clone();

@@ -1,6 +1,6 @@
 //! What calls do: renewals at once to memory, everything else to the next draft.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 use std::time::Duration;
 
 use crate::assignment::command::{Answer, Cause, Command, LeaseAnswer, Notice, Raised, Refusal};

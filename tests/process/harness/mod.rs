@@ -7,7 +7,6 @@ mod fake;
 mod manager;
 mod proxy;
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 pub use child::{Child, run};
@@ -16,6 +15,8 @@ pub use executor::Executor;
 pub use fake::Fake;
 pub use manager::{Manager, Store};
 pub use proxy::{Direction, Proxy};
+
+pub use crate::support::free_address;
 
 /// How often conditions are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -51,15 +52,4 @@ pub async fn window(length: Duration) {
 /// Nanoseconds of CLOCK_BOOTTIME, as journals carry them.
 pub fn boot_ns() -> u64 {
     u64::try_from(shard_manager::clock::now().0.as_nanos()).unwrap()
-}
-
-/// A free address below the kernel's range for ports of its own choice: nobody takes it by chance while a process that is to come
-/// back to it is down.
-pub fn free_address() -> SocketAddr {
-    loop {
-        let address = SocketAddr::from(([127, 0, 0, 1], rand::random_range(12_000..32_000)));
-        if std::net::TcpListener::bind(address).is_ok() {
-            return address;
-        }
-    }
 }
