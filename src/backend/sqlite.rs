@@ -50,7 +50,7 @@ impl Database {
     /// time left to do the work.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the directory does not exist, or the file cannot be opened,
+    /// [`Error::Unavailable`] where the directory does not exist, the file has a second name (a hard link), or it cannot be opened,
     /// written or locked in time; [`Error::Corrupt`] where it is no database, was cut short, or has another schema than this version
     /// makes.
     pub async fn open(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
@@ -180,6 +180,8 @@ enum Failure {
     Emptied,
     /// So many bytes are no database.
     Short(u64),
+    /// So many names.
+    Linked(u64),
 }
 
 impl Failure {
@@ -190,7 +192,7 @@ impl Failure {
             Failure::Sql(_, error)
             | Failure::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => is_busy(error),
             Failure::Emptied => true,
-            Failure::Migration(_) | Failure::Schema(_) | Failure::Short(_) => false,
+            Failure::Migration(_) | Failure::Schema(_) | Failure::Short(_) | Failure::Linked(_) => false,
         }
     }
 
@@ -215,6 +217,10 @@ impl Failure {
             Failure::Short(bytes) => {
                 corrupt(format!("it has {bytes} bytes, and a database has at least {HEADER_BYTES}: was it cut short?"))
             }
+            Failure::Linked(names) => unavailable(
+                OPENING,
+                format!("the file has {names} names (hard links), and under each another manager could lead; leave it one name"),
+            ),
             Failure::Sql(what, error) if speaks_of_content(&error) => corrupt(format!("{what}: {error}")),
             Failure::Sql(what, error) => unavailable(what, error.to_string()),
         }
@@ -309,9 +315,10 @@ fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
 fn unfit(path: &Path, created: bool) -> Option<Failure> {
     // Where it cannot be looked at, opening it says why.
     let metadata = std::fs::metadata(path).ok()?;
-    match metadata.len() {
-        0 if !created && leader_file(path).exists() => Some(Failure::Emptied),
-        bytes @ 1..HEADER_BYTES => Some(Failure::Short(bytes)),
+    match (metadata.nlink(), metadata.len()) {
+        (names @ 2.., _) => Some(Failure::Linked(names)),
+        (_, 0) if !created && leader_file(path).exists() => Some(Failure::Emptied),
+        (_, bytes @ 1..HEADER_BYTES) => Some(Failure::Short(bytes)),
         _ => None,
     }
 }

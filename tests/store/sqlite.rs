@@ -313,6 +313,25 @@ async fn a_schema_that_is_damaged_while_it_is_open_is_no_passing_trouble() {
     assert!(error.to_string().starts_with(&begins), "{error}");
 }
 
+/// Under each name another manager would lead, with a lock and a write-ahead log of its own.
+#[tokio::test]
+async fn a_database_with_two_names_is_refused_under_both() {
+    let (file, store, fence, before) = filled(REQUEST_TIMEOUT).await;
+    let other = file.directory.path().join("hard.db");
+    std::fs::hard_link(file.path(), &other).unwrap();
+    for path in [file.path(), other.clone()] {
+        let error = refused(&path).await;
+        assert!(matches!(error, backend::Error::Unavailable { .. }), "{error:?}");
+        let text = in_full(&error);
+        assert!(text.contains(&path.canonicalize().unwrap().display().to_string()) && text.contains("has 2 names"), "{text}");
+    }
+    assert_eq!(std::fs::read_dir(file.directory.path()).unwrap().count(), 4, "no log or lock beside the other name");
+    // Whoever has it open already goes on: nobody else can.
+    store.commit(&fence, Some(before.revision), &whole(&sample::next(&before.state))).await.unwrap();
+    std::fs::remove_file(other).unwrap();
+    file.database().await;
+}
+
 #[tokio::test]
 async fn the_schema_of_a_newer_version_is_refused() {
     let (file, store, ..) = filled(REQUEST_TIMEOUT).await;
