@@ -50,7 +50,7 @@ pub enum Error {
     /// What is there is not readable: it is left as it is.
     #[error("{record} is refused: {reason}; it was left as it is")]
     Corrupt {
-        /// What is not readable.
+        /// What is not readable, with its article: "the database file /x/y.db".
         record: String,
         /// What is wrong with it.
         reason: String,

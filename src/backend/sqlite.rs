@@ -5,6 +5,7 @@
 //! of it that is closed. Looking at it by `stat` is fine.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,18 +13,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::ConnectOptions;
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::pool::{PoolConnection, PoolOptions};
-use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
+use sqlx::sqlite::{Sqlite, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqliteSynchronous};
+use sqlx::{ConnectOptions, Connection};
 
 use crate::backend::Error;
 use crate::types::Token;
 
-/// Result codes of SQLite that decide something here. Extended codes carry these in their lowest byte.
+/// Somebody else has the lock. Extended result codes carry the primary one in their lowest byte.
 const SQLITE_BUSY: i32 = 5;
-const SQLITE_CORRUPT: i32 = 11;
-const SQLITE_NOTADB: i32 = 26;
+/// Result codes that speak of the moment and not of what is stored: PERM, ABORT, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR,
+/// FULL, CANTOPEN, PROTOCOL, NOLFS and AUTH. With any other (a statement that does not fit the schema is ERROR, 1) trying again
+/// would go on for ever.
+const PASSING: [i32; 13] = [3, 4, SQLITE_BUSY, 6, 7, 8, 9, 10, 13, 14, 15, 22, 23];
+/// What every database begins with. A shorter file is none, but SQLite takes one of a single byte for a new one and writes over it.
+const HEADER_BYTES: u64 = 100;
+/// What was being done, as errors say it.
+const OPENING: &str = "opening the database";
+const MIGRATING: &str = "bringing the schema up to date";
 
 /// An open database file.
 #[derive(Debug)]
@@ -42,16 +50,16 @@ impl Database {
     /// time left to do the work.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the directory does not exist or the file cannot be opened, written or locked in time;
-    /// [`Error::Corrupt`] where it is no database, was cut to nothing after it had been led, or has the schema of a newer version.
+    /// [`Error::Unavailable`] where the directory does not exist, the file has a second name (a hard link), or it cannot be opened,
+    /// written or locked in time; [`Error::Corrupt`] where it is no database, was cut short, or has another schema than this version
+    /// makes.
     pub async fn open(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
         let (path, created) = place(path)?;
         let deadline = tokio::time::Instant::now() + request_timeout;
         loop {
-            let attempt = if !created && was_emptied(&path) {
-                Err(Failure::Emptied)
-            } else {
-                Database::connect(&path, request_timeout).await
+            let attempt = match unfit(&path, created) {
+                Some(failure) => Err(failure),
+                None => Database::connect(&path, request_timeout).await,
             };
             match attempt {
                 Err(failure) if failure.may_pass() && tokio::time::Instant::now() < deadline => {
@@ -64,17 +72,21 @@ impl Database {
     }
 
     async fn connect(path: &Path, request_timeout: Duration) -> Result<Database, Failure> {
-        let opening = |error| Failure::Sql("opening the database", error);
+        let opening = |error| Failure::Sql(OPENING, error);
         let identity = Identity::of(path).map_err(|error| opening(sqlx::Error::Io(error)))?;
         let options = SqliteConnectOptions::new()
             .filename(path)
             .create_if_missing(false)
-            .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Full)
             .busy_timeout(lock_timeout(request_timeout))
             .pragma("cell_size_check", "ON")
             .pragma("trusted_schema", "OFF")
             .disable_statement_logging();
+        // What is refused is left as it is: the file is switched to write-ahead logging only once its schema is known to be ours.
+        let mut first = options.connect().await.map_err(opening)?;
+        migrate(&mut first).await?;
+        first.close().await.map_err(opening)?;
+        let options = options.journal_mode(SqliteJournalMode::Wal);
         // One connection that lives as long as it is sound: its statements stay prepared.
         let pool = || {
             let pool = PoolOptions::<Sqlite>::new().max_connections(1).acquire_timeout(request_timeout);
@@ -86,7 +98,6 @@ impl Database {
             let reason = format!("{} does not take write-ahead logging (its journal mode is {mode})", path.display());
             return Err(opening(sqlx::Error::Configuration(reason.into())));
         }
-        migrate(&writer).await?;
         let reader = pool().connect_with(options.pragma("query_only", "ON")).await.map_err(opening)?;
         let database = Database { path: path.to_owned(), identity, writer, reader, request_timeout };
         match database.displaced() {
@@ -162,8 +173,15 @@ fn lock_timeout(request_timeout: Duration) -> Duration {
 
 enum Failure {
     Sql(&'static str, sqlx::Error),
-    Schema(MigrateError),
+    Migration(MigrateError),
+    /// The stored schema is not the one that the migrations make.
+    Schema(String),
+    /// Nothing is left of a database that somebody has led.
     Emptied,
+    /// So many bytes are no database.
+    Short(u64),
+    /// So many names.
+    Linked(u64),
 }
 
 impl Failure {
@@ -171,46 +189,95 @@ impl Failure {
     /// to write-ahead logging waits for nobody, whatever the busy time-out.
     fn may_pass(&self) -> bool {
         match self {
-            Failure::Sql(_, error) => is_busy(error),
-            Failure::Schema(_) => false,
+            Failure::Sql(_, error)
+            | Failure::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => is_busy(error),
             Failure::Emptied => true,
+            Failure::Migration(_) | Failure::Schema(_) | Failure::Short(_) | Failure::Linked(_) => false,
         }
     }
 
     fn of(self, path: &Path) -> Error {
-        let corrupt = |reason| Error::Corrupt { record: format!("database file {}", path.display()), reason };
+        let corrupt = |reason| Error::Corrupt { record: format!("the database file {}", path.display()), reason };
+        let unavailable = |what, why: String| Error::Unavailable { what, source: format!("{}: {why}", path.display()).into() };
         match self {
-            Failure::Schema(MigrateError::VersionMissing(version)) => {
+            Failure::Migration(MigrateError::VersionMissing(version)) => {
                 corrupt(format!("it was written by a newer version: this program does not know its migration {version}"))
             }
-            Failure::Schema(MigrateError::VersionMismatch(version)) => {
+            Failure::Migration(MigrateError::VersionMismatch(version)) => {
                 corrupt(format!("its migration {version} is not the one that this program knows"))
             }
-            Failure::Schema(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => {
-                Failure::Sql("bringing the schema up to date", error).of(path)
+            Failure::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => {
+                Failure::Sql(MIGRATING, error).of(path)
             }
-            Failure::Schema(error) => corrupt(error.to_string()),
+            Failure::Migration(error) => corrupt(error.to_string()),
+            Failure::Schema(difference) => corrupt(difference),
             Failure::Emptied => {
                 corrupt("it is empty, but it had a leader: its content was lost. Remove it to begin anew".to_owned())
             }
-            Failure::Sql(what, error) => match (result_code(&error), &error) {
-                (Some(SQLITE_CORRUPT | SQLITE_NOTADB), _)
-                | (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound) => {
-                    corrupt(error.to_string())
-                }
-                _ => Error::Unavailable { what, source: format!("{}: {error}", path.display()).into() },
-            },
+            Failure::Short(bytes) => {
+                corrupt(format!("it has {bytes} bytes, and a database has at least {HEADER_BYTES}: was it cut short?"))
+            }
+            Failure::Linked(names) => unavailable(
+                OPENING,
+                format!("the file has {names} names (hard links), and under each another manager could lead; leave it one name"),
+            ),
+            Failure::Sql(what, error) if speaks_of_content(&error) => corrupt(format!("{what}: {error}")),
+            Failure::Sql(what, error) => unavailable(what, error.to_string()),
         }
     }
 }
 
-/// The whole schema in one transaction: of two processes that open a fresh file at once, one waits for the other.
-async fn migrate(writer: &SqlitePool) -> Result<(), Failure> {
-    let schema = |error| Failure::Sql("bringing the schema up to date", error);
-    let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await.map_err(schema)?;
+/// Whether an error comes from what is stored, so that trying again does not help.
+fn speaks_of_content(error: &sqlx::Error) -> bool {
+    match (result_code(error), error) {
+        (Some(code), _) => !PASSING.contains(&code),
+        (None, sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::RowNotFound) => true,
+        (None, _) => false,
+    }
+}
+
+/// The whole schema in one transaction: of two processes that open a fresh file at once, one waits for the other. It is then compared
+/// with what the migrations make of an empty database: a bit flipped in it would make statements fail long after.
+async fn migrate(connection: &mut SqliteConnection) -> Result<(), Failure> {
+    let failed = |error| Failure::Sql(MIGRATING, error);
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     // Not `run`, whose future is not `Send` here.
-    migrator().run_direct(None, &mut *transaction, false).await.map_err(Failure::Schema)?;
-    transaction.commit().await.map_err(schema)
+    migrator().run_direct(None, &mut *transaction, false).await.map_err(Failure::Migration)?;
+    compare(&objects(&mut transaction).await.map_err(failed)?, &made_objects().await?)?;
+    transaction.commit().await.map_err(failed)
+}
+
+/// A row of SQLite's schema: type, name, table, and the text that made it.
+type Object = (String, String, String, Option<String>);
+
+/// What a database consists of, without the table in which sqlx keeps its own account of migrations.
+async fn objects(connection: &mut SqliteConnection) -> Result<BTreeSet<Object>, sqlx::Error> {
+    let rows = "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE tbl_name <> '_sqlx_migrations'";
+    Ok(sqlx::query_as(rows).fetch_all(connection).await?.into_iter().collect())
+}
+
+/// What the migrations make of an empty database.
+async fn made_objects() -> Result<BTreeSet<Object>, Failure> {
+    let failed = |error| Failure::Sql("making the schema in memory", error);
+    let mut memory = SqliteConnectOptions::new().in_memory(true).connect().await.map_err(failed)?;
+    migrator().run_direct(None, &mut memory, false).await.map_err(Failure::Migration)?;
+    let made = objects(&mut memory).await.map_err(failed)?;
+    memory.close().await.map_err(failed)?;
+    Ok(made)
+}
+
+/// Everything that the migrations make is there as they make it, and nothing else is bound to it. Other tables are somebody's own.
+fn compare(stored: &BTreeSet<Object>, made: &BTreeSet<Object>) -> Result<(), Failure> {
+    if let Some((kind, name, ..)) = made.difference(stored).next() {
+        return Err(Failure::Schema(format!("its {kind} {name} is missing, or not as this version makes it")));
+    }
+    let ours = |table: &str| made.iter().any(|object| object.2 == table);
+    match stored.difference(made).find(|object| ours(&object.2)) {
+        Some((kind, name, table, _)) => {
+            Err(Failure::Schema(format!("its table {table} has a {kind} {name} that this version does not make")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn migrator() -> Migrator {
@@ -226,7 +293,7 @@ fn migrator() -> Migrator {
 
 /// The real name of the database file, which exists after this, and whether it did not before.
 fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
-    let unavailable = |reason: String| Error::Unavailable { what: "opening the database", source: reason.into() };
+    let unavailable = |reason: String| Error::Unavailable { what: OPENING, source: reason.into() };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         let (parent, path) = (parent.display(), path.display());
@@ -243,9 +310,17 @@ fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
     Ok((path, created))
 }
 
-/// Whether a database that somebody has led has no content any more.
-fn was_emptied(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.len() == 0) && leader_file(path).exists()
+/// Why the file at `path` must not be handed to SQLite at all. A process that creates the file leaves it empty for a moment, so an
+/// empty one may be new.
+fn unfit(path: &Path, created: bool) -> Option<Failure> {
+    // Where it cannot be looked at, opening it says why.
+    let metadata = std::fs::metadata(path).ok()?;
+    match (metadata.nlink(), metadata.len()) {
+        (names @ 2.., _) => Some(Failure::Linked(names)),
+        (_, 0) if !created && leader_file(path).exists() => Some(Failure::Emptied),
+        (_, bytes @ 1..HEADER_BYTES) => Some(Failure::Short(bytes)),
+        _ => None,
+    }
 }
 
 /// The file beside a database (given by its real name) whose lock makes a process its leader.

@@ -62,7 +62,10 @@ pub(super) async fn settle(
                 break Err(Error::LeadershipLost);
             }
             Err(
-                error @ (store::Error::ConcurrentModification { .. } | store::Error::Corrupt { .. } | store::Error::Unfit { .. }),
+                error @ (store::Error::ConcurrentModification { .. }
+                | store::Error::Corrupt { .. }
+                | store::Error::Unreadable { .. }
+                | store::Error::Unfit { .. }),
             ) => {
                 metrics.committed(CommitOutcome::Fatal);
                 break Err(Error::Store(error));

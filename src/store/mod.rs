@@ -90,6 +90,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The store as a whole is not readable: it is left as it is.
+    #[error("{what} is refused: {reason}; it was left as it is")]
+    Unreadable {
+        /// What is not readable, with its article: "the database file /x/y.db".
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 /// A cause of any type.
@@ -99,7 +107,7 @@ impl From<backend::Error> for Error {
     fn from(error: backend::Error) -> Error {
         match error {
             backend::Error::Unavailable { what, source } => Error::Unavailable { what, source },
-            backend::Error::Corrupt { record, reason } => Error::Corrupt { record, reason },
+            backend::Error::Corrupt { record: what, reason } => Error::Unreadable { what, reason },
         }
     }
 }

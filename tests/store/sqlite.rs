@@ -140,7 +140,7 @@ async fn a_commit_that_fails_in_the_middle_changes_nothing() {
         file.sql(trigger).await;
         for _ in 0..3 {
             let outcome = store.commit(&fence, Some(before.revision), &changes).await;
-            assert!(matches!(outcome, Err(Error::Unavailable { what: "writing", .. })), "{outcome:?}");
+            assert!(matches!(&outcome, Err(Error::Unreadable { reason, .. }) if reason.contains("struck")), "{outcome:?}");
             assert_eq!(store.load().await.unwrap().unwrap(), before);
         }
         file.sql("DROP TRIGGER fails").await;
@@ -222,6 +222,113 @@ async fn a_database_cut_to_nothing_is_not_taken_for_a_new_one() {
     assert!(matches!(error, backend::Error::Corrupt { .. }), "{error:?}");
     assert!(error.to_string().contains("its content was lost"), "{error}");
     std::fs::remove_file(file.path()).unwrap();
+    file.database().await;
+}
+
+/// SQLite takes a file of one byte for a new database, and writes over it.
+#[tokio::test]
+async fn a_database_cut_to_a_few_bytes_is_refused_and_left_as_it_is() {
+    let (file, store, ..) = filled(REQUEST_TIMEOUT).await;
+    drop(store);
+    file.database().await.close().await;
+    let sound = std::fs::read(file.path()).unwrap();
+    for length in [1, 2, 16, 99] {
+        for led in [true, false] {
+            let cut = File::new();
+            std::fs::write(cut.path(), &sound[..length]).unwrap();
+            if led {
+                std::fs::write(cut.directory.path().join("test.db.leader"), "").unwrap();
+            }
+            let error = refused(&cut.path()).await;
+            assert!(matches!(error, backend::Error::Corrupt { .. }), "{length} bytes: {error:?}");
+            let says = format!("test.db is refused: it has {length} bytes");
+            assert!(error.to_string().contains(&says), "{error}");
+            assert_eq!(std::fs::read(cut.path()).unwrap(), sound[..length]);
+        }
+    }
+}
+
+/// Statements would fail for ever, or a rule be gone: it is found before anybody leads, and the file stays as it is.
+#[tokio::test]
+async fn a_bit_flipped_in_the_stored_schema_is_refused() {
+    let (file, store, ..) = filled(REQUEST_TIMEOUT).await;
+    drop(store);
+    file.database().await.close().await;
+    let sound = std::fs::read(file.path()).unwrap();
+    for table in ["revision", "leader", "record"] {
+        let text = format!("CREATE TABLE {table} (");
+        let begin = sound.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+        let end = begin + sound[begin..].windows(8).position(|window| window == b") STRICT").unwrap() + 8;
+        for at in (begin..end).step_by(5) {
+            let flipped = File::new();
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1;
+            std::fs::write(flipped.path(), &bytes).unwrap();
+            let error = refused(&flipped.path()).await;
+            assert!(matches!(error, backend::Error::Corrupt { .. }), "byte {at} of {table}: {error:?}");
+            assert!(error.to_string().contains("test.db is refused"), "{error}");
+            assert!(std::fs::read(flipped.path()).unwrap() == bytes, "byte {at} of {table}: the file changed");
+        }
+    }
+}
+
+/// What somebody hangs on our tables would run inside our transactions. Tables of their own do no harm.
+#[tokio::test]
+async fn a_trigger_on_a_table_of_ours_is_refused() {
+    let (file, store, ..) = filled(REQUEST_TIMEOUT).await;
+    drop(store);
+    file.sql("CREATE TABLE other (x); CREATE TRIGGER theirs AFTER INSERT ON other BEGIN DELETE FROM other; END").await;
+    file.database().await.close().await;
+    file.sql("CREATE TRIGGER strikes AFTER UPDATE ON leader BEGIN DELETE FROM record; END").await;
+    let error = refused(&file.path()).await;
+    assert!(matches!(error, backend::Error::Corrupt { .. }), "{error:?}");
+    assert!(error.to_string().contains("its table leader has a trigger strikes"), "{error}");
+}
+
+#[tokio::test]
+async fn the_database_of_another_program_is_refused_and_left_as_it_is() {
+    let file = File::new();
+    std::fs::write(file.path(), "").unwrap();
+    file.sql("CREATE TABLE record (artist TEXT, title TEXT); INSERT INTO record VALUES ('a', 'b')").await;
+    let theirs = std::fs::read(file.path()).unwrap();
+    let error = refused(&file.path()).await;
+    assert!(matches!(error, backend::Error::Corrupt { .. }), "{error:?}");
+    assert!(error.to_string().contains("table record already exists"), "{error}");
+    assert!(std::fs::read(file.path()).unwrap() == theirs, "the file changed");
+}
+
+/// A statement that does not fit the schema never will: told as unavailable, it would be sent again for ever.
+#[tokio::test]
+async fn a_schema_that_is_damaged_while_it_is_open_is_no_passing_trouble() {
+    let (file, store, fence, before) = filled(REQUEST_TIMEOUT).await;
+    let database = file.database().await;
+    file.sql("ALTER TABLE leader RENAME COLUMN token TO tokem").await;
+    let outcome = store.commit(&fence, Some(before.revision), &whole(&sample::next(&before.state))).await;
+    assert!(matches!(&outcome, Err(Error::Unreadable { reason, .. }) if reason.contains("no such column")), "{outcome:?}");
+    let outcome = database.draw_leadership(Token::draw(), "test").await;
+    assert!(matches!(&outcome, Err(backend::Error::Corrupt { .. })), "{outcome:?}");
+    file.sql("ALTER TABLE record RENAME COLUMN body TO bodi").await;
+    let error = store.load().await.unwrap_err();
+    let begins = format!("the database file {} is refused: reading the state: ", file.path().canonicalize().unwrap().display());
+    assert!(error.to_string().starts_with(&begins), "{error}");
+}
+
+/// Under each name another manager would lead, with a lock and a write-ahead log of its own.
+#[tokio::test]
+async fn a_database_with_two_names_is_refused_under_both() {
+    let (file, store, fence, before) = filled(REQUEST_TIMEOUT).await;
+    let other = file.directory.path().join("hard.db");
+    std::fs::hard_link(file.path(), &other).unwrap();
+    for path in [file.path(), other.clone()] {
+        let error = refused(&path).await;
+        assert!(matches!(error, backend::Error::Unavailable { .. }), "{error:?}");
+        let text = in_full(&error);
+        assert!(text.contains(&path.canonicalize().unwrap().display().to_string()) && text.contains("has 2 names"), "{text}");
+    }
+    assert_eq!(std::fs::read_dir(file.directory.path()).unwrap().count(), 4, "no log or lock beside the other name");
+    // Whoever has it open already goes on: nobody else can.
+    store.commit(&fence, Some(before.revision), &whole(&sample::next(&before.state))).await.unwrap();
+    std::fs::remove_file(other).unwrap();
     file.database().await;
 }
 
