@@ -1,5 +1,6 @@
 //! The one task of a session: it reads the clock, asks the ledger, and does what the ledger says.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -66,7 +67,7 @@ pub struct Actor<H> {
     serving: JoinHandle<Result<(), tonic::transport::Error>>,
     shutdown: DropGuard,
     /// The call in flight.
-    call: Option<Call>,
+    call: Option<(Kind, Call)>,
     /// The command that waits for shards to stop; only the newest does.
     waiting: Option<Waiting>,
     /// The incarnation that was last seen to join.
@@ -144,6 +145,7 @@ impl<H: ShardHost> Actor<H> {
     async fn work(&mut self) -> Result<(), Error> {
         loop {
             self.leave_in_time(clock::now());
+            self.end_in_time(clock::now());
             self.catch_up().await?;
             let now = clock::now();
             self.answer_command(now);
@@ -164,7 +166,7 @@ impl<H: ShardHost> Actor<H> {
         let wake = self.wake();
         let call = async {
             match &mut self.call {
-                Some(call) => call.await,
+                Some((_, call)) => call.await,
                 None => std::future::pending().await,
             }
         };
@@ -188,7 +190,7 @@ impl<H: ShardHost> Actor<H> {
     fn wake(&self) -> Option<BootInstant> {
         let call = (self.call.is_none() && self.ledger.may_call()).then(|| self.pace.due());
         let waiting = self.waiting.as_ref().map(|waiting| waiting.until);
-        [self.ledger.next_look(), call, waiting, self.leave_by].into_iter().flatten().min()
+        [self.ledger.next_look(), call, waiting, self.leave_by, self.farewell_by].into_iter().flatten().min()
     }
 
     /// Ends what is over, and does what the ledger says. After a fence nothing goes on before the futures are dropped.
@@ -317,7 +319,10 @@ impl<H: ShardHost> Actor<H> {
     fn take_in_refusal(&mut self, now: BootInstant, attempt: &Attempt, status: &Status) -> Result<(), Error> {
         let reason = reason_of(status);
         let verdict = match (reason.as_deref(), attempt.kind) {
-            (Some(reason::SUPERSEDED | reason::UNKNOWN_EXECUTOR | reason::WRONG_CLUSTER), Kind::Deregister) => {
+            (
+                Some(reason::SUPERSEDED | reason::UNKNOWN_EXECUTOR | reason::WRONG_CLUSTER | reason::INVALID_ARGUMENT),
+                Kind::Register | Kind::Deregister,
+            ) if self.ledger.is_ending() => {
                 self.ledger.deregistered();
                 return Ok(());
             }
@@ -329,10 +334,7 @@ impl<H: ShardHost> Actor<H> {
             }
             _ => {
                 self.tell_failure(attempt, status);
-                if self.farewell_by.is_some_and(|until| until <= now) {
-                    tracing::warn!(executor = %self.id, "could not deregister; the manager notices when the lease runs out");
-                    self.ledger.deregistered();
-                }
+                self.ledger.unanswered(now, attempt, !has_no_connection(status));
                 match reason.as_deref() {
                     // It leads, and will do it later.
                     Some(reason::LEASE_ENDING | reason::STORE_UNAVAILABLE) => self.retry_here(now),
@@ -385,11 +387,24 @@ impl<H: ShardHost> Actor<H> {
         }
     }
 
+    fn end_in_time(&mut self, now: BootInstant) {
+        if self.farewell_by.is_some_and(|until| until <= now) {
+            self.farewell_by = None;
+            tracing::warn!(executor = %self.id, "could not deregister; the manager notices when the lease runs out");
+            self.ledger.deregistered();
+        }
+    }
+
     fn stop(&mut self, now: BootInstant) {
         self.leave_by = None;
         self.ledger.stop(now);
-        // An answer to a renewal no longer matters, and the farewell must not wait for it.
-        self.call = None;
+        if self.call.as_ref().is_some_and(|(kind, _)| *kind == Kind::Register) {
+            // It may have arrived, so the answer is waited for: it says from which cluster to deregister.
+            self.farewell_by.get_or_insert(now.after(FAREWELL));
+        } else {
+            // An answer to a renewal no longer matters, and the farewell must not wait for it.
+            self.call = None;
+        }
         self.pace.reset(now);
     }
 
@@ -404,15 +419,13 @@ impl<H: ShardHost> Actor<H> {
             return;
         }
         let Some(attempt) = self.ledger.compose(now) else { return };
-        if attempt.kind == Kind::Deregister {
-            if attempt.cluster_id.is_none() {
-                return self.ledger.deregistered(); // It was never known to anyone.
-            }
+        if self.ledger.is_ending() {
             self.farewell_by.get_or_insert(now.after(FAREWELL));
         }
         let (mut client, id, endpoint, weight) = (self.managers.client(), self.id.clone(), self.endpoint.clone(), self.weight);
         let timeout = self.pace.attempt_timeout();
-        self.call = Some(Box::pin(async move {
+        let kind = attempt.kind;
+        let call = Box::pin(async move {
             let call = async {
                 match attempt.kind {
                     Kind::Register => {
@@ -429,7 +442,8 @@ impl<H: ShardHost> Actor<H> {
             let result = tokio::time::timeout(timeout, call).await;
             let result = result.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))));
             (attempt, result)
-        }));
+        });
+        self.call = Some((kind, call));
     }
 
     fn retry_here(&mut self, now: BootInstant) {
@@ -455,4 +469,16 @@ impl<H: ShardHost> Actor<H> {
         let event = SessionEvent { at: clock::now(), executor_id: self.id.clone(), incarnation: self.ledger.incarnation(), what };
         self.observer.observe(&event).map_err(Error::Observer)
     }
+}
+
+/// Whether a call failed before there was a connection, so that it cannot have arrived.
+fn has_no_connection(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }

@@ -40,6 +40,20 @@ enum Phase {
     Ended(End),
 }
 
+/// What became of the registrations of an incarnation so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Registration {
+    /// None has arrived anywhere.
+    #[default]
+    None,
+    /// The first is under way.
+    UnderWay,
+    /// One may have arrived, and was not answered.
+    InDoubt,
+    /// The outcome is known.
+    Settled,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Run {
     #[default]
@@ -102,6 +116,8 @@ pub struct Ledger {
     mark: Version,
     number_of_shards: u32,
     lease: Option<BootInstant>,
+    /// What a manager may know of this incarnation before it answered its registration.
+    registration: Registration,
     leaving: bool,
     /// An accepted answer was to an attempt that said so.
     leaving_heard: bool,
@@ -130,6 +146,7 @@ impl Ledger {
             mark: Version::default(),
             number_of_shards: crate::types::MAX_SHARDS,
             lease: None,
+            registration: Registration::None,
             leaving: false,
             leaving_heard: false,
             entries: BTreeMap::new(),
@@ -180,14 +197,22 @@ impl Ledger {
     }
 
     /// The call to make next; `None` while there is none to make: everything has to stop first, or all is over.
+    ///
+    /// A registration whose outcome is not known is repeated even on the way out: if it arrived, there is an incarnation that would be
+    /// granted shards for the time of a lease. The answer says which cluster it has to be deregistered from.
     pub fn compose(&mut self, now: BootInstant) -> Option<Attempt> {
         self.look(now);
         let kind = match self.phase {
             Phase::Joining => Kind::Register,
             Phase::Member => Kind::Renew,
-            Phase::Ending(_) if self.held == 0 => Kind::Deregister,
-            Phase::Rejoining(_) | Phase::Ending(_) | Phase::Ended(_) => return None,
+            Phase::Ending(_) if self.held > 0 => return None,
+            Phase::Ending(_) if matches!(self.registration, Registration::UnderWay | Registration::InDoubt) => Kind::Register,
+            Phase::Ending(_) => Kind::Deregister,
+            Phase::Rejoining(_) | Phase::Ended(_) => return None,
         };
+        if kind == Kind::Register && self.registration == Registration::None {
+            self.registration = Registration::UnderWay;
+        }
         Some(Attempt {
             sent: now,
             kind,
@@ -223,6 +248,12 @@ impl Ledger {
     /// Takes in the answer to an attempt. Lease, mark and set change together or not at all.
     pub fn answered(&mut self, now: BootInstant, attempt: &Attempt, answer: Answer) -> Result<(), Ignored> {
         self.look(now);
+        if attempt.kind == Kind::Register && attempt.incarnation == self.incarnation {
+            self.registration = Registration::Settled;
+            if let Phase::Ending(_) = self.phase {
+                self.cluster_id = Some(answer.cluster_id); // Where it has to be deregistered; it takes nothing any more.
+            }
+        }
         let is_awaited = match self.phase {
             Phase::Joining => attempt.kind == Kind::Register,
             Phase::Member => attempt.kind == Kind::Renew,
@@ -274,6 +305,9 @@ impl Ledger {
         if attempt.incarnation != self.incarnation {
             return;
         }
+        if attempt.kind == Kind::Register {
+            self.registration = Registration::None; // Whatever became of it, it is over.
+        }
         match (self.phase, verdict) {
             (Phase::Joining | Phase::Member, Verdict::Superseded) => self.stop_all(now, Phase::Ending(End::Superseded)),
             (Phase::Member, _) if self.leaving => self.stop_all(now, Phase::Ending(End::Stopped)),
@@ -281,6 +315,19 @@ impl Ledger {
             // The registration had landed, its answer was lost, and its lease ended meanwhile: that incarnation is over.
             (Phase::Joining, Verdict::UnknownExecutor) => self.stop_all(now, Phase::Rejoining(next)),
             _ => {}
+        }
+    }
+
+    /// Takes in that an attempt was not answered; whether it `may_have_arrived` all the same.
+    pub fn unanswered(&mut self, now: BootInstant, attempt: &Attempt, may_have_arrived: bool) {
+        self.look(now);
+        if attempt.kind == Kind::Register && attempt.incarnation == self.incarnation {
+            self.registration = match self.registration {
+                Registration::UnderWay if !may_have_arrived => Registration::None,
+                Registration::UnderWay => Registration::InDoubt,
+                known => known,
+            };
+            self.advance();
         }
     }
 
@@ -358,6 +405,11 @@ impl Ledger {
         if !matches!(self.phase, Phase::Ending(_) | Phase::Ended(_)) {
             self.stop_all(now, Phase::Ending(End::Stopped));
         }
+    }
+
+    /// Whether it is on its way out, for good.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Ending(_))
     }
 
     /// The manager knows that everything is stopped, or cannot be told.
@@ -443,15 +495,18 @@ impl Ledger {
         self.advance();
     }
 
-    /// An incarnation that was lost holds nothing any more: the next one begins.
+    /// Holds nothing any more: where an incarnation was lost the next one begins, and one that nobody knows of has ended.
     fn advance(&mut self) {
-        if self.held == 0
-            && let Phase::Rejoining(next) = self.phase
-        {
-            self.phase = Phase::Joining;
-            self.incarnation = next;
-            self.lease = None;
-            self.announced = None;
+        match self.phase {
+            Phase::Rejoining(next) if self.held == 0 => {
+                self.phase = Phase::Joining;
+                self.incarnation = next;
+                self.registration = Registration::None;
+                self.lease = None;
+                self.announced = None;
+            }
+            Phase::Ending(end) if self.held == 0 && self.registration == Registration::None => self.phase = Phase::Ended(end),
+            _ => {}
         }
     }
 

@@ -9,6 +9,7 @@ use shard_manager::rpc::shard_executor_client::ShardExecutorClient;
 use shard_manager::rpc::shard_manager_server::{ShardManager, ShardManagerServer};
 use shard_manager::rpc::{self, refusal};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
@@ -23,6 +24,8 @@ struct State {
     revision: u64,
     assignment: rpc::Holdings,
     refusal: Option<&'static str>,
+    /// Registrations are taken in and not answered.
+    is_silent: watch::Sender<bool>,
     registers: Vec<rpc::RegisterRequest>,
     renewals: Vec<rpc::RenewLeaseRequest>,
     deregisters: Vec<rpc::DeregisterRequest>,
@@ -96,6 +99,7 @@ impl Manager {
             revision: 1,
             assignment: set(pairs),
             refusal: None,
+            is_silent: watch::Sender::new(false),
             registers: vec![],
             renewals: vec![],
             deregisters: vec![],
@@ -123,6 +127,11 @@ impl Manager {
 
     pub fn refuse(&self, reason: Option<&'static str>) {
         self.state.lock().unwrap().refusal = reason;
+    }
+
+    /// Answers no registration until it is told to again.
+    pub fn answer_registrations(&self, answers: bool) {
+        self.state.lock().unwrap().is_silent.send_replace(!answers);
     }
 
     pub fn registers(&self) -> Vec<rpc::RegisterRequest> {
@@ -170,9 +179,13 @@ impl State {
 #[tonic::async_trait]
 impl ShardManager for Service {
     async fn register(&self, request: Request<rpc::RegisterRequest>) -> Result<Response<rpc::LeaseAnswer>, Status> {
-        let mut state = self.0.lock().unwrap();
-        state.registers.push(request.into_inner());
-        state.answer(None)
+        let mut is_silent = {
+            let mut state = self.0.lock().unwrap();
+            state.registers.push(request.into_inner());
+            state.is_silent.subscribe()
+        };
+        let _ = is_silent.wait_for(|is_silent| !is_silent).await;
+        self.0.lock().unwrap().answer(None)
     }
 
     async fn renew_lease(&self, request: Request<rpc::RenewLeaseRequest>) -> Result<Response<rpc::LeaseAnswer>, Status> {

@@ -269,7 +269,44 @@ async fn leave_does_not_wait_longer_than_told() {
 async fn stop_ends_at_once_where_no_manager_was_ever_reached() {
     let closed = fake::closed_port().await;
     let session = session(&Host::new(), &[closed]).await;
-    tokio::time::timeout(Duration::from_secs(5), session.stop()).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(1), session.stop()).await.unwrap().unwrap();
+}
+
+/// A registration that arrived, though its answer did not, would be granted shards until its lease is over.
+#[tokio::test]
+async fn a_stop_while_a_registration_is_under_way_deregisters_what_may_have_arrived() {
+    let manager = Manager::start(30_000, &[(1, 9)]).await;
+    let host = Host::new();
+    let is_over =
+        |session: ExecutorSession| async { tokio::time::timeout(Duration::from_secs(5), session.stop()).await.unwrap() };
+
+    manager.answer_registrations(false);
+    let session_1 = session(&host, &[manager.address]).await;
+    eventually("the registration", || manager.registers().len() == 1).await;
+    session_1.begin_stop();
+    manager.answer_registrations(true);
+    is_over(session_1).await.unwrap();
+    assert_eq!(manager.registers().len(), 1, "its answer was waited for");
+    let left = || manager.deregisters().into_iter().map(|it| (it.incarnation, it.cluster_id)).collect::<Vec<_>>();
+    let expected = |at: usize| (manager.registers()[at].incarnation, fake::CLUSTER.to_owned());
+    assert_eq!(left(), [expected(0)]);
+
+    // Not answered with an outcome: it may have been written all the same.
+    manager.refuse(Some(reason::STORE_UNAVAILABLE));
+    let session_2 = session(&host, &[manager.address]).await;
+    eventually("the registration", || manager.registers().len() >= 2).await;
+    session_2.begin_stop();
+    manager.refuse(None);
+    is_over(session_2).await.unwrap();
+    assert_eq!(left(), [expected(0), expected(1)]);
+
+    // Never answered: it ends all the same.
+    manager.answer_registrations(false);
+    let known = manager.registers().len();
+    let session_3 = session(&host, &[manager.address]).await;
+    eventually("the registration", || manager.registers().len() > known).await;
+    is_over(session_3).await.unwrap();
+    assert_eq!(host.log(), [] as [&str; 0], "nothing was ever started");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shard_manager::cli::journal::Entry;
 use shard_manager::rpc::{reason, reason_of};
 
-use crate::harness::{Cluster, Fake, PATIENCE, boot_ns, free_address, poll_until, stays, window};
+use crate::harness::{Cluster, Fake, PATIENCE, boot_ns, poll_until, stays, window};
 
 const L: Duration = Duration::from_secs(2);
 /// Round trips, commits, and other processes on the machine.
@@ -15,16 +15,17 @@ const SLACK: Duration = Duration::from_secs(1);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_executor_is_killed_and_comes_back_at_the_same_port() {
     let mut cluster = Cluster::start(&[]).await;
-    let listen = free_address().to_string();
     let a = cluster.executor("a").await;
-    let mut x = cluster.executor_with("x", &["--listen", &listen]).await;
+    let mut x = cluster.executor("x").await;
     let before = cluster.at_rest(&["a", "x"]).await;
-    let killed = boot_ns();
-    x.bury();
-    let again = cluster.executor_with("x", &["--listen", &listen]).await;
+    let moves = cluster.check_safety().moves();
+    x.child.kill();
+    let (killed, old) = (boot_ns(), x.incarnation());
+    let again = cluster.executor_in_place_of(&x).await;
     let held = before.of("x");
     poll_until("x has its shards again, before any lease is over", SLACK, async || {
-        (again.holds().len() == held.len()).then_some(())
+        let starts = again.changes_since(killed).into_iter().filter(|line| line.incarnation != old);
+        (starts.count() == held.len()).then_some(())
     })
     .await;
     let after = cluster.at_rest(&["a", "x"]).await;
@@ -35,7 +36,8 @@ async fn an_executor_is_killed_and_comes_back_at_the_same_port() {
     }
     window(L).await;
     assert_eq!(a.changes_since(killed), [], "nothing moved to a");
-    cluster.check_safety();
+    // The journal goes on in the same file, which tells that the old process was gone.
+    assert_eq!(cluster.check_safety().moves(), moves, "a new incarnation is no move");
 }
 
 /// Case 37: two processes with one id run at two endpoints. The newer waits until the older has stopped; the older is told, ends with

@@ -1,9 +1,15 @@
 //! The checker: reads journals and finds what must never be.
 //!
 //! An ownership interval of a shard goes from its `start` to its `stop` or `fenced`, or, where neither came in time, to the end of the
-//! last lease that its incarnation is known to have had from then on.
+//! last lease that its incarnation is known to have had from then on, or to the moment from which it is known to be gone.
+//!
+//! A process that was killed leaves no line about that, but its successor does: each process writes to a file of its own, and one that is
+//! started again after it may go on with the same file. So the first line of an executor's next incarnation in a file says that every
+//! earlier incarnation of that executor in that file holds nothing any more: the process is gone, or has stopped everything before it
+//! registered anew. An incarnation that writes to the file once more disproves that: then two processes share the file, and nothing is
+//! concluded for it. Across files nothing is concluded: there a new process says nothing about an old one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,19 +42,20 @@ pub enum ReadError {
     },
 }
 
-/// Reads journals. A line that was cut off, as a killed process leaves it, is left out: at the end of a file, or before a line that a
-/// later process appended.
-pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Line>, ReadError> {
-    let mut lines = Vec::new();
-    for path in paths {
-        let path = path.as_ref();
+/// The lines of one file, in the order in which they were written.
+pub type Journal = Vec<Line>;
+
+/// Reads journals, one for each path. A line that was cut off, as a killed process leaves it, is left out: at the end of a file, or
+/// before a line that a later process appended.
+pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Journal>, ReadError> {
+    let read = |path: &Path| {
         let text = std::fs::read(path).map_err(|source| ReadError::File { path: path.to_owned(), source })?;
-        lines.extend(parse(path, &text)?);
-    }
-    Ok(lines)
+        parse(path, &text)
+    };
+    paths.iter().map(|path| read(path.as_ref())).collect()
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Vec<Line>, ReadError> {
+fn parse(path: &Path, text: &[u8]) -> Result<Journal, ReadError> {
     let mut lines = Vec::new();
     for (index, bytes) in text.split(|&byte| byte == b'\n').enumerate().filter(|(_, bytes)| !bytes.is_empty()) {
         match serde_json::from_slice(bytes) {
@@ -147,7 +154,7 @@ pub enum Violation {
 /// What one shard went through.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ShardSummary {
-    /// How often it went to another executor or incarnation.
+    /// How often it went from one executor to another. Its first grant is no move, and neither is a new incarnation of its owner.
     pub moves: u32,
     /// Its longest time without an owner after its first start, in nanoseconds.
     pub longest_unowned_ns: u64,
@@ -183,15 +190,11 @@ impl Report {
     }
 }
 
-/// Who owned which shard when: by shard, in the order of beginning.
-pub fn intervals(lines: &[Line]) -> BTreeMap<u32, Vec<Interval>> {
-    reconstruct(lines).0
-}
-
-/// Checks everything. The order of lines does not matter beyond that of each incarnation's.
-pub fn check(lines: &[Line], rules: Rules) -> Report {
-    let (intervals, mut violations) = reconstruct(lines);
-    let last_ns = lines.iter().map(|line| line.at_ns).max().unwrap_or(0);
+/// Checks everything. The order of the journals does not matter.
+pub fn check(journals: &[Journal], rules: Rules) -> Report {
+    let (intervals, mut violations) = reconstruct(journals);
+    let lines = || journals.iter().flatten();
+    let last_ns = lines().map(|line| line.at_ns).max().unwrap_or(0);
     let mut shards = BTreeMap::new();
     for (&shard, intervals) in &intervals {
         violations.extend(overlaps(shard, intervals));
@@ -202,7 +205,7 @@ pub fn check(lines: &[Line], rules: Rules) -> Report {
             let long = gaps.iter().filter(|(from, until)| until - from > most);
             violations.extend(long.map(|&(from_ns, until_ns)| Violation::Unowned { shard, from_ns, until_ns }));
         }
-        let moves = intervals.windows(2).filter(|pair| pair[0].incarnation != pair[1].incarnation).count();
+        let moves = intervals.windows(2).filter(|pair| pair[0].executor != pair[1].executor).count();
         let lengths = || gaps.iter().map(|(from, until)| until - from);
         let summary = ShardSummary {
             moves: u32::try_from(moves).unwrap_or(u32::MAX),
@@ -213,7 +216,7 @@ pub fn check(lines: &[Line], rules: Rules) -> Report {
     }
     let all = 0..rules.number_of_shards.unwrap_or(0);
     violations.extend(all.filter(|shard| !intervals.contains_key(shard)).map(|shard| Violation::NeverOwned { shard }));
-    let incarnations: std::collections::HashSet<u64> = lines.iter().map(|line| line.incarnation).collect();
+    let incarnations: BTreeSet<u64> = lines().map(|line| line.incarnation).collect();
     Report { violations, shards, incarnations: incarnations.len() }
 }
 
@@ -223,6 +226,8 @@ struct Process<'a> {
     leases: Vec<(u64, u64)>,
     open: HashMap<u32, (u64, u64)>,
     executor: &'a str,
+    /// When its successor's first line in the same file came.
+    gone_ns: Option<u64>,
 }
 
 impl Process<'_> {
@@ -241,18 +246,35 @@ impl Process<'_> {
     }
 }
 
-fn reconstruct(lines: &[Line]) -> (BTreeMap<u32, Vec<Interval>>, Vec<Violation>) {
+fn processes(journals: &[Journal]) -> BTreeMap<u64, Process<'_>> {
     let mut processes: BTreeMap<u64, Process<'_>> = BTreeMap::new();
-    for line in lines {
-        let process = processes.entry(line.incarnation).or_default();
-        process.executor = &line.executor;
-        if let Entry::Lease { until_ns } = line.entry {
-            process.leases.push((line.at_ns, until_ns));
+    for journal in journals {
+        let mut incarnations: HashMap<&str, BTreeSet<u64>> = HashMap::new();
+        for line in journal {
+            let earlier = incarnations.entry(&line.executor).or_default();
+            if !earlier.contains(&line.incarnation) {
+                for incarnation in &*earlier {
+                    let Some(process) = processes.get_mut(incarnation) else { continue };
+                    process.gone_ns.get_or_insert(line.at_ns);
+                }
+                earlier.insert(line.incarnation);
+            }
+            let process = processes.entry(line.incarnation).or_default();
+            process.executor = &line.executor;
+            process.gone_ns = None; // Whoever writes is not gone.
+            if let Entry::Lease { until_ns } = line.entry {
+                process.leases.push((line.at_ns, until_ns));
+            }
         }
     }
+    processes
+}
+
+fn reconstruct(journals: &[Journal]) -> (BTreeMap<u32, Vec<Interval>>, Vec<Violation>) {
+    let mut processes = processes(journals);
     let mut intervals: BTreeMap<u32, Vec<Interval>> = BTreeMap::new();
     let mut violations = Vec::new();
-    for line in lines {
+    for line in journals.iter().flatten() {
         let Some(process) = processes.get_mut(&line.incarnation) else { continue };
         let (executor, incarnation, at_ns) = (line.executor.clone(), line.incarnation, line.at_ns);
         match line.entry {
@@ -273,10 +295,10 @@ fn reconstruct(lines: &[Line]) -> (BTreeMap<u32, Vec<Interval>>, Vec<Violation>)
             }
         }
     }
-    // A process that was killed, or still runs, owns its shards until its last lease ends.
+    // A process that was killed, or still runs, owns its shards until its last lease ends, or its successor shows that it is gone.
     for (&incarnation, process) in &processes {
         for (&shard, &(epoch, from_ns)) in &process.open {
-            let until_ns = process.lease_end(from_ns).unwrap_or(from_ns);
+            let until_ns = process.lease_end(from_ns).unwrap_or(from_ns).min(process.gone_ns.unwrap_or(u64::MAX)).max(from_ns);
             let executor = process.executor.to_owned();
             intervals.entry(shard).or_default().push(Interval { executor, incarnation, epoch, from_ns, until_ns });
         }

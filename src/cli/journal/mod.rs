@@ -7,6 +7,9 @@
 //! - `{"at_ns","event":"lease","executor","incarnation","until_ns"}` for each lease granted or renewed.
 //!
 //! `at_ns` and `until_ns` are nanoseconds of CLOCK_BOOTTIME: journals of several processes on one machine compare.
+//!
+//! One process writes a journal at a time. A process that is started in the place of another that is gone may go on with its file, and
+//! should: that is how a reader learns that the old one held nothing any more, see [`check`].
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,6 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::output;
 use crate::client::{Happening, ObserverError, SessionEvent, SessionObserver};
 use crate::types::{BootInstant, Epoch, ShardId};
 
@@ -89,6 +93,11 @@ impl Line {
         };
         let (executor, incarnation) = (event.executor_id.to_string(), event.incarnation.0);
         Some(Line { at_ns: nanoseconds(event.at), entry, executor, incarnation })
+    }
+
+    /// Whether it says something about a shard: leases alone prove nothing.
+    pub fn is_about_a_shard(&self) -> bool {
+        !matches!(self.entry, Entry::Lease { .. })
     }
 }
 
@@ -166,7 +175,8 @@ pub struct Arguments {
     pub json: bool,
 }
 
-/// Runs `journal check`: exit code 0 where nothing is wrong, 1 where something is, 2 where a journal cannot be read.
+/// Runs `journal check`: exit code 0 where nothing is wrong, 1 where something is or nothing says anything about a shard, 2 where a journal
+/// cannot be read.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let rules = check::Rules {
         number_of_shards: arguments.number_of_shards,
@@ -175,10 +185,19 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let journals = match check::read(&arguments.files) {
         Ok(journals) => journals,
         Err(error) => {
-            eprintln!("error: {error}");
+            output::say(&format!("error: {error}"));
             return ExitCode::from(2);
         }
     };
+    for (path, journal) in arguments.files.iter().zip(&journals) {
+        if !journal.iter().any(Line::is_about_a_shard) {
+            output::say(&format!("note: {} has no event of any shard", path.display()));
+        }
+    }
+    if !journals.iter().flatten().any(Line::is_about_a_shard) {
+        output::say("error: nothing to check: the journals have no event of any shard");
+        return ExitCode::from(1);
+    }
     let report = check::check(&journals, rules);
     let text = if arguments.json {
         serde_json::to_string_pretty(&report).map(|json| json + "\n").map_err(io::Error::from)
@@ -186,7 +205,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Ok(report.to_string())
     };
     if let Err(error) = text.and_then(|text| io::stdout().write_all(text.as_bytes())) {
-        eprintln!("error: cannot write the report: {error}");
+        output::say(&format!("error: cannot write the report: {error}"));
         return ExitCode::from(2);
     }
     if report.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
@@ -222,8 +241,26 @@ mod tests {
         std::fs::write(&path, &text[..text.len() - 9]).unwrap();
         let mut writer = Writer::open(&path).unwrap();
         writer.observe(&event(6, Happening::Stopped(ShardId(3), Epoch(4)))).unwrap();
-        let entries: Vec<Entry> = check::read(&[path]).unwrap().into_iter().map(|line| line.entry).collect();
+        let entries: Vec<Entry> = check::read(&[path]).unwrap().concat().into_iter().map(|line| line.entry).collect();
         assert_eq!(entries, [Entry::Lease { until_ns: 90 }, Entry::Stop { shard: 3, epoch: 4 }]);
+    }
+
+    #[test]
+    fn journals_without_any_event_of_a_shard_are_no_proof() {
+        let directory = tempfile::tempdir().unwrap();
+        let (empty, idle, busy) = (directory.path().join("empty"), directory.path().join("idle"), directory.path().join("busy"));
+        std::fs::write(&empty, "").unwrap();
+        let mut writer = Writer::open(&idle).unwrap();
+        writer.observe(&event(1, Happening::Leased { until: BootInstant(Duration::from_nanos(90)) })).unwrap();
+        std::fs::copy(&idle, &busy).unwrap();
+        Writer::open(&busy).unwrap().observe(&event(2, Happening::Started(ShardId(3), Epoch(4)))).unwrap();
+        let check = |files: &[&PathBuf]| {
+            let files = files.iter().copied().cloned().collect();
+            run(&Arguments { files, number_of_shards: None, at_most_unowned: None, json: false })
+        };
+        assert_eq!(check(&[&empty]), ExitCode::from(1));
+        assert_eq!(check(&[&empty, &idle]), ExitCode::from(1));
+        assert_eq!(check(&[&empty, &idle, &busy]), ExitCode::SUCCESS);
     }
 
     #[test]

@@ -420,3 +420,32 @@ fn a_registration_whose_answer_was_lost_until_its_lease_ended_is_made_anew() {
     let attempt = ledger.compose(at(9000)).unwrap();
     assert_eq!((attempt.kind, attempt.incarnation), (Kind::Register, Incarnation(8)));
 }
+
+#[test]
+fn a_stop_before_the_registration_was_answered_settles_its_outcome_first() {
+    let mut ledger = new();
+    ledger.stop(at(0));
+    assert_eq!((ledger.end(), ledger.compose(at(0))), (Some(End::Stopped), None), "nobody knows of it");
+
+    let mut ledger = new();
+    let first = ledger.compose(at(0)).unwrap();
+    ledger.stop(at(1));
+    assert_eq!(ledger.end(), None, "it is under way");
+    ledger.unanswered(at(2), &first, false);
+    assert_eq!(ledger.end(), Some(End::Stopped), "it never left");
+
+    let mut ledger = new();
+    let first = ledger.compose(at(0)).unwrap();
+    ledger.unanswered(at(1), &first, true);
+    let second = ledger.compose(at(2)).unwrap();
+    ledger.stop(at(3));
+    ledger.unanswered(at(4), &second, false);
+    let third = ledger.compose(at(5)).unwrap();
+    assert_eq!((third.kind, third.incarnation), (Kind::Register, I), "the first may have arrived");
+    assert_eq!(ledger.answered(at(6), &third, answer(v(5, 1), Some(set(&[(1, 9)])))), Err(Ignored::Outdated));
+    assert_eq!((ledger.take_actions(), ledger.lease()), (vec![], None), "it takes nothing any more");
+    let farewell = ledger.compose(at(7)).unwrap();
+    assert_eq!((farewell.kind, farewell.incarnation, farewell.cluster_id), (Kind::Deregister, I, Some(cluster(1))));
+    ledger.deregistered();
+    assert_eq!(ledger.end(), Some(End::Stopped));
+}

@@ -92,15 +92,25 @@ impl Cluster {
         Executor::start(id, &self.manager.grpc.to_string(), &journal, arguments).await
     }
 
-    /// Every line of every journal.
-    pub fn lines(&self) -> Vec<Line> {
+    /// A new process in the place of one that is gone: same id, same address, same journal.
+    pub async fn executor_in_place_of(&self, gone: &Executor) -> Executor {
+        let listen = gone.address.to_string();
+        Executor::start(&gone.id, &self.manager.grpc.to_string(), &gone.journal, &["--listen", &listen]).await
+    }
+
+    fn read(&self) -> Vec<check::Journal> {
         let written: Vec<&PathBuf> = self.journals.iter().filter(|path| path.exists()).collect();
         check::read(&written).unwrap()
     }
 
+    /// Every line of every journal.
+    pub fn lines(&self) -> Vec<Line> {
+        self.read().concat()
+    }
+
     /// Holds every journal to the rules; what is wrong fails the test.
     pub fn check(&self, rules: check::Rules) -> check::Report {
-        let report = check::check(&self.lines(), rules);
+        let report = check::check(&self.read(), rules);
         assert!(report.violations.is_empty(), "{report}");
         report
     }

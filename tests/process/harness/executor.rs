@@ -32,9 +32,9 @@ impl Executor {
         Executor { child, id: id.to_owned(), journal: journal.to_owned(), address }
     }
 
-    /// SIGKILL, and the death is noted in the journal, as a stop of everything that it held. A journal alone does not know that its
-    /// process was killed, and shows its lease running on; where a new process at the same endpoint proves it (L13), the manager need not
-    /// wait for that.
+    /// SIGKILL, and the death is noted in the journal, as a stop of everything that it held. A journal does not know that its process was
+    /// killed, and shows its lease running on, until a successor goes on with the same file; this is for successors with a file of their
+    /// own, for which the manager need not wait either where they prove that it is gone (L13).
     pub fn bury(&mut self) {
         self.child.kill();
         let (at_ns, executor, incarnation) = (super::boot_ns(), self.id.clone(), self.incarnation());
@@ -49,7 +49,7 @@ impl Executor {
 
     /// What it has written down so far.
     pub fn lines(&self) -> Vec<Line> {
-        check::read(&[&self.journal]).unwrap()
+        check::read(&[&self.journal]).unwrap().concat()
     }
 
     /// Starts, stops and fences after an instant, in order.

@@ -20,8 +20,18 @@ fn lease(until_ns: u64) -> Entry {
     Entry::Lease { until_ns }
 }
 
+/// Of processes that have a file each.
 fn checked(lines: &[(u64, u64, Entry)], rules: Rules) -> Report {
-    check(&lines.iter().copied().map(line).collect::<Vec<_>>(), rules)
+    let mut journals: BTreeMap<u64, Journal> = BTreeMap::new();
+    for line in lines.iter().copied().map(line) {
+        journals.entry(line.incarnation).or_default().push(line);
+    }
+    check(&journals.into_values().collect::<Vec<_>>(), rules)
+}
+
+/// Lines of incarnations of one executor.
+fn of_one(lines: &[(u64, u64, Entry)]) -> Journal {
+    lines.iter().map(|&it| Line { executor: "e".into(), ..line(it) }).collect()
 }
 
 fn violations(lines: &[(u64, u64, Entry)]) -> Vec<Violation> {
@@ -83,6 +93,51 @@ fn a_paused_process_owned_until_its_lease_ran_out_not_until_it_woke() {
         (120, 2, start(0, 6)),
     ]);
     assert_eq!(found, []);
+}
+
+/// A kill leaves no line. The successor's first line in the same file says that the process is gone, and the manager may hand over at
+/// once where it comes back at the same endpoint.
+#[test]
+fn a_process_that_goes_on_with_the_file_of_one_that_was_killed_shows_that_it_is_gone() {
+    let killed = of_one(&[(10, 1, lease(100)), (11, 1, start(0, 5)), (12, 1, start(1, 5)), (13, 1, stop(1, 5))]);
+    let again = of_one(&[(40, 2, lease(140)), (41, 2, start(0, 6)), (42, 2, start(1, 6))]);
+    let report = check(&[[&killed[..], &again].concat()], Rules::default());
+    assert_eq!(report.violations, []);
+    let summary = ShardSummary { moves: 0, longest_unowned_ns: 1, total_unowned_ns: 1 };
+    assert_eq!(report.shards[&0], summary, "owned until its successor came, and that is no move");
+
+    let one = |incarnation, epoch, from_ns, until_ns| Interval {
+        executor: "e".into(),
+        ..interval(incarnation, epoch, from_ns, until_ns)
+    };
+    let overlap = Violation::Overlap { shard: 0, first: one(1, 5, 11, 100), second: one(2, 6, 41, 140) };
+    let report = check(&[killed.clone(), again.clone()], Rules::default());
+    assert_eq!(report.violations, [overlap], "in a file of its own it says nothing about the old one");
+
+    let other = vec![line((10, 3, lease(200))), line((39, 3, start(0, 6)))];
+    let report = check(&[[&killed[..], &again[..1]].concat(), other], Rules::default());
+    let overlap = Violation::Overlap { shard: 0, first: one(1, 5, 11, 40), second: interval(3, 6, 39, 200) };
+    assert_eq!(report.violations, [overlap], "it owned until then");
+
+    let woken = of_one(&[(50, 1, Entry::Fenced { shard: 7, epoch: 1 })]);
+    let report = check(&[[&killed[..], &again, &woken].concat()], Rules::default());
+    let overlap = Violation::Overlap { shard: 0, first: one(1, 5, 11, 100), second: one(2, 6, 41, 140) };
+    assert_eq!(report.violations, [overlap], "one that writes again was not gone");
+
+    let stranger = vec![line((40, 2, lease(140))), line((41, 2, start(0, 6)))];
+    let report = check(&[[killed, stranger].concat()], Rules::default());
+    assert_eq!(report.violations.len(), 1, "another executor in the same file says nothing about it");
+}
+
+#[test]
+fn a_first_grant_and_a_new_incarnation_are_no_moves_and_each_other_executor_is_one() {
+    let mut journals = vec![of_one(&[(10, 1, lease(100)), (11, 1, start(0, 5)), (20, 1, stop(0, 5))])];
+    journals[0].extend(of_one(&[(30, 2, lease(200)), (31, 2, start(0, 6)), (40, 2, stop(0, 6))]));
+    assert_eq!(check(&journals, Rules::default()).moves(), 0);
+    journals.push(vec![line((10, 3, lease(200))), line((50, 3, start(0, 7))), line((60, 3, stop(0, 7)))]);
+    assert_eq!(check(&journals, Rules::default()).moves(), 1);
+    journals[0].extend(of_one(&[(70, 2, start(0, 8))]));
+    assert_eq!(check(&journals, Rules::default()).moves(), 2);
 }
 
 #[test]
