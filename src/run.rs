@@ -139,29 +139,39 @@ impl Manager {
         self.deployment.shutdown()
     }
 
-    /// Leads, and where so configured leads again after the leadership was lost.
+    /// Leads, and where so configured leads again after the leadership was lost. Nothing is taken along from one round to the next, the
+    /// connections to the store included: what was lost may be the store itself.
     async fn work(&self) -> Result<(), Error> {
-        let opening = places::open(&self.config, &self.identity, &self.metrics);
-        let Some(opened) = self.shutdown().run_until_cancelled(opening).await else { return Ok(()) };
-        let (places, close) = opened?;
-        if let Some(leader) = places.election.leader() {
-            self.view.watch_leader(leader);
-        }
-        let ended = loop {
-            match self.lead_once(&places).await {
+        loop {
+            let opening = places::open(&self.config, &self.identity, &self.metrics);
+            let Some(opened) = self.shutdown().run_until_cancelled(opening).await else { return Ok(()) };
+            let (places, close) = opened?;
+            if let Some(leader) = places.election.leader() {
+                self.view.watch_leader(leader);
+            }
+            let ended = self.lead_once(&places).await;
+            drop(tokio::time::timeout(CLOSING, close).await);
+            match ended {
                 Ok(Ended::SteppedDown) => {
                     info!("this process handed over, as an operator asked; it campaigns again, behind those who wait already");
                     self.view.enter(Phase::Standby);
                 }
-                Err(lost @ Error::LeadershipLost(_)) if self.config.leadership.on_loss == OnLoss::Standby => {
+                Err(lost @ Error::LeadershipLost(_)) if self.stands_by() => {
                     warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
                     self.view.enter(Phase::Standby);
+                    // Whatever took it away may do so again at once.
+                    if self.shutdown().run_until_cancelled(tokio::time::sleep(ATTEMPT_PAUSE)).await.is_none() {
+                        return Ok(());
+                    }
                 }
-                ended => break ended.map(drop),
+                ended => return ended.map(drop),
             }
-        };
-        drop(tokio::time::timeout(CLOSING, close).await);
-        ended
+        }
+    }
+
+    /// Whether a lost leadership is no end.
+    fn stands_by(&self) -> bool {
+        self.config.leadership.on_loss == OnLoss::Standby
     }
 
     /// From the first read to the release.
@@ -255,10 +265,15 @@ impl Manager {
         };
         let mut term = TermOfOffice::begin(self, leadership, places, loaded);
         let ended = term.serve(self, leadership).await;
-        if let Err(error) = &ended {
-            error!(error = error as &dyn std::error::Error, "this process stops leading");
-        }
+        // First of all: whoever looks sees that nobody leads here.
         self.stop_leading();
+        match &ended {
+            Ok(_) => {}
+            Err(error @ Error::LeadershipLost(_)) if self.stands_by() => {
+                warn!(error = error as &dyn std::error::Error, "this process stops leading");
+            }
+            Err(error) => error!(error = error as &dyn std::error::Error, "this process stops leading"),
+        }
         term.end(&ended, self.config.persistence.request_timeout).await;
         ended
     }

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -51,7 +51,7 @@ pub struct View {
     phase: watch::Sender<Phase>,
     grpc: watch::Sender<Option<SocketAddr>>,
     /// Who leads, as far as a standby has seen.
-    leader: OnceLock<watch::Receiver<Option<String>>>,
+    leader: RwLock<Option<watch::Receiver<Option<String>>>>,
     metrics: Arc<Metrics>,
     identity: String,
 }
@@ -60,7 +60,7 @@ impl View {
     /// Starting, with the port closed.
     pub fn new(metrics: Arc<Metrics>, identity: String) -> View {
         let (phase, grpc) = (watch::Sender::new(Phase::Starting), watch::Sender::new(None));
-        View { phase, grpc, leader: OnceLock::new(), metrics, identity }
+        View { phase, grpc, leader: RwLock::new(None), metrics, identity }
     }
 
     /// From now on this process is at `phase`.
@@ -78,8 +78,7 @@ impl View {
 
     /// Where an election says who leads.
     pub fn watch_leader(&self, leader: watch::Receiver<Option<String>>) {
-        // There is one election for as long as the process lives.
-        drop(self.leader.set(leader));
+        *self.leader.write().unwrap_or_else(PoisonError::into_inner) = Some(leader);
     }
 
     fn phase(&self) -> Phase {
@@ -90,7 +89,10 @@ impl View {
     fn leader(&self, phase: &Phase) -> Option<String> {
         match phase {
             Phase::Leader(_) => Some(self.identity.clone()),
-            Phase::Standby => self.leader.get().and_then(|leader| leader.borrow().clone()),
+            Phase::Standby => {
+                let leader = self.leader.read().unwrap_or_else(PoisonError::into_inner);
+                leader.as_ref().and_then(|leader| leader.borrow().clone())
+            }
             Phase::Starting | Phase::TakingOver | Phase::Stopping => None,
         }
     }

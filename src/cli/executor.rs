@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 
-use super::journal;
+use super::{journal, signals};
 use crate::client::{Error, ExecutorSession, ShardGrant, ShardHost, StartError};
 use crate::types::ExecutorId;
 
 /// Bad arguments, found when they are used.
 const USAGE: u8 = 2;
-/// A newer process took over, see DESIGN's exit codes: held elsewhere.
+/// A newer process took over under this id.
 const SUPERSEDED: u8 = 5;
 /// The session ended unasked.
 const FAILED: u8 = 6;
@@ -112,20 +112,15 @@ pub async fn run(arguments: Arguments) -> ExitCode {
 
     tokio::select! {
         end = session.ended() => return exit_code(end),
-        () = either(&mut terminate, &mut interrupt) => {}
+        _ = signals::either(&mut terminate, &mut interrupt) => {}
     }
     tracing::info!(executor = %arguments.id, timeout = ?arguments.leave_timeout, "asked to stop; leaving");
     session.begin_leave(arguments.leave_timeout);
     tokio::select! {
         end = session.ended() => exit_code(end),
-        () = either(&mut terminate, &mut interrupt) => fail(SECOND_SIGNAL, "second signal: ending at once"),
-    }
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        _ = signals::second(&mut terminate, &mut interrupt) => {
+            fail(SECOND_SIGNAL, "second signal: ending at once")
+        }
     }
 }
 

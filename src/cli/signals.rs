@@ -1,30 +1,48 @@
 //! SIGTERM and SIGINT: the first asks, the second insists.
 
 use std::io;
+use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+/// So soon after the first a signal is no second one: `timeout`, and some shells, send theirs to the process and to its group.
+const ECHO: Duration = Duration::from_millis(500);
 
 /// The exit code after a second signal.
 const INSISTED: i32 = 130;
 
-/// From when this returns, the first of either signal cancels the token and a second ends the process at once with exit code 130.
+/// Waits for one of the two; which.
+pub(super) async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+/// Waits, from the first signal on, for another one that is no echo of it; which.
+pub(super) async fn second(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    let first = Instant::now();
+    loop {
+        let name = either(terminate, interrupt).await;
+        if first.elapsed() > ECHO {
+            return name;
+        }
+    }
+}
+
+/// From when this returns, the first of either signal cancels the token and a second one, half a second later or more, ends the process at
+/// once with exit code 130.
 pub(super) fn install() -> io::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let shutdown = CancellationToken::new();
     let asked = shutdown.clone();
     tokio::spawn(async move {
-        let mut next = async || {
-            tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-            }
-        };
-        let name = next().await;
+        let name = either(&mut terminate, &mut interrupt).await;
         tracing::info!("{name}: stopping in order; a second signal ends the process at once");
         asked.cancel();
-        let name = next().await;
+        let name = second(&mut terminate, &mut interrupt).await;
         tracing::warn!("second signal, {name}: ending at once, nothing is released");
         std::process::exit(INSISTED);
     });
@@ -35,6 +53,7 @@ pub(super) fn install() -> io::Result<CancellationToken> {
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
 
     use rustix::process::{Pid, Signal, kill_process};
 
@@ -67,8 +86,23 @@ mod tests {
             assert!(lines.any(|line| line == "installed"));
             kill_process(pid, first).unwrap();
             assert!(lines.any(|line| line == "asked"), "{first:?} cancels the token");
+            // The echo of the first one insists on nothing.
             kill_process(pid, second).unwrap();
-            assert_eq!(child.wait().unwrap().code(), Some(130), "{first:?}, {second:?}");
+            let echoed = Instant::now();
+            while echoed.elapsed() < Duration::from_millis(200) {
+                assert_eq!(child.try_wait().unwrap(), None, "{first:?}, {second:?}");
+            }
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let ended = loop {
+                if let Some(ended) = child.try_wait().unwrap() {
+                    break ended;
+                }
+                assert!(Instant::now() < deadline, "{first:?}, {second:?}: it goes on");
+                // Gone between the look and the signal, perhaps.
+                let _ = kill_process(pid, second);
+                std::thread::sleep(Duration::from_millis(50));
+            };
+            assert_eq!(ended.code(), Some(130), "{first:?}, {second:?}");
         }
     }
 }
