@@ -90,6 +90,16 @@ pub fn refusal(code: tonic::Code, reason: &str, message: impl Into<String>, meta
     tonic::Status::with_error_details(code, message, ErrorDetails::with_error_info(reason, ERROR_DOMAIN, metadata))
 }
 
+/// What a status says, and what it came from: "tcp connect error: Connection refused". What was said already is left out.
+pub fn with_causes(status: &tonic::Status) -> String {
+    let error: &dyn std::error::Error = status;
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(status.message().to_owned(), |text, cause| {
+        let cause = cause.to_string();
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}
+
 /// The reason of a refusal of ours; `None` for any other status.
 pub fn reason_of(status: &tonic::Status) -> Option<String> {
     let info = status.get_details_error_info()?;

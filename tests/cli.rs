@@ -59,9 +59,14 @@ fn config_check_says_what_is_wrong_with_exit_code_two() {
     assert!(stderr(&wrong).contains("number_of_shards = 0") && stderr(&wrong).contains("settle_time = 1m"), "{}", stderr(&wrong));
     let missing = output(&["config", "check", "--config", "/no/such/file"]);
     assert_eq!(missing.status.code(), Some(2));
-    let warned = output(&["config", "check", "--set", "executors.lease_ttl=3s"]);
+    let etcd = ["--set", "persistence.type=etcd", "--set", "persistence.etcd.endpoints=http://a:2379"];
+    let warned = output(&[&["config", "check", "--set", "executors.lease_ttl=3s"], &etcd[..]].concat());
     assert_eq!(warned.status.code(), Some(0));
     assert!(stderr(&warned).starts_with("warning: executors.lease_ttl = 3s"), "{}", stderr(&warned));
+    let warned = shard_manager(&["config", "check"]).env("SHARD_MANAGER_EXECUTORS__LEASE_TTL", "3s").output().unwrap();
+    assert_eq!(warned.status.code(), Some(0));
+    let warning = "warning: environment variable SHARD_MANAGER_EXECUTORS__LEASE_TTL sets nothing";
+    assert!(stderr(&warned).starts_with(warning), "{}", stderr(&warned));
 }
 
 #[test]

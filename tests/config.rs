@@ -147,6 +147,43 @@ fn an_unknown_key_is_named_with_its_source_and_the_nearest_known_one() {
 }
 
 #[test]
+fn an_empty_key_is_said_to_be_empty() {
+    refused("", &[], &["=3"], &["the key in --set is empty"]);
+    refused("", &[], &[" = 3"], &["the key in --set is empty"]);
+    refused("", &[("", "3")], &[], &["the key in environment variable SHARD_MANAGER__ is empty"]);
+    refused("'' = 3", &[], &[], &["the key in file /", " is empty"]);
+}
+
+#[test]
+fn a_variable_that_is_almost_ours_is_a_warning() {
+    let warnings = |name: &str| Sources { env: vec![(name.to_owned(), "3s".to_owned())], ..Sources::default() }.warnings();
+    for name in [
+        "SHARD_MANAGER_EXECUTORS__LEASE_TTL",
+        "SHARD_MANAGER_EXECUTORS_LEASE_TTL",
+        "SHARD_MANGER__EXECUTORS__LEASE_TTL",
+        "SHARDMANAGER__EXECUTORS__LEASE_TTL",
+        "shard_manager__executors__lease_ttl",
+    ] {
+        let right = "executors.lease_ttl is written SHARD_MANAGER__EXECUTORS__LEASE_TTL";
+        assert_eq!(warnings(name), [format!("environment variable {name} sets nothing: {right}")]);
+    }
+    // What Kubernetes sets for services of such names, and what others may well have.
+    for name in [
+        "SHARD_MANAGER_PORT",
+        "SHARD_MANAGER_PORT_9092_TCP",
+        "SHARD_MANAGER_PORT_9092_TCP_ADDR",
+        "SHARD_MANAGER_SERVICE_HOST",
+        "SHARD_MANAGER_SERVICE_PORT_GRPC",
+        "SHARD_MANAGER_GRPC_PORT",
+        "SHARD_MANAGER_HTTP_SERVICE_HOST",
+        "LEASE_TTL",
+        "SHARD_MANAGER__EXECUTORS__LEASE_TTL",
+    ] {
+        assert_eq!(warnings(name), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn all_unknown_keys_are_named_at_once() {
     refused(
         "a = 1\n[log]\nb = 2",
@@ -258,8 +295,12 @@ fn defaults_that_depend_on_others_follow_them() {
 
 #[test]
 fn a_lease_that_is_short_beside_the_leadership_is_a_warning() {
-    assert_eq!(load("", &[], &["executors.lease_ttl=19s"]).0.warnings(), Vec::<String>::new());
-    let warnings = load("", &[], &["executors.lease_ttl=18s"]).0.warnings();
+    let etcd = ["persistence.type=etcd", "persistence.etcd.endpoints=http://a:2379"];
+    let warnings = |lease| load("", &[], &[&etcd[..], &[lease]].concat()).0.warnings();
+    assert_eq!(warnings("executors.lease_ttl=19s"), Vec::<String>::new());
+    let sqlite = load("", &[], &["executors.lease_ttl=18s"]).0.warnings();
+    assert_eq!(sqlite, Vec::<String>::new(), "one process, so nobody waits for the leadership to end");
+    let warnings = warnings("executors.lease_ttl=18s");
     assert_eq!(warnings.len(), 1);
     assert!(
         warnings[0].contains("executors.lease_ttl = 18s") && warnings[0].contains("leadership.lease_ttl = 10s"),

@@ -215,7 +215,7 @@ impl Failure {
                 corrupt("it is empty, but it had a leader: its content was lost. Remove it to begin anew".to_owned())
             }
             Failure::Short(bytes) => {
-                corrupt(format!("it has {bytes} bytes, and a database has at least {HEADER_BYTES}: was it cut short?"))
+                corrupt(format!("its length is {bytes}, below the {HEADER_BYTES} bytes with which every database begins"))
             }
             Failure::Linked(names) => unavailable(
                 OPENING,

@@ -26,14 +26,14 @@ pub(super) enum Command {
 pub(super) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Check(sources) => {
-            let (config, _) = sources.load()?;
-            for warning in config.warnings().into_iter().chain(config.unsupported()) {
+            let (config, _, warnings) = sources.load()?;
+            for warning in warnings.into_iter().chain(config.unsupported()) {
                 output::say(&format!("warning: {warning}"));
             }
             Ok(output::print("the configuration is valid")?)
         }
         Command::Show { sources, format } => {
-            let (_, provenance) = sources.load()?;
+            let (_, provenance, _) = sources.load()?;
             if format.json { Ok(output::print_json(&as_json(&provenance))?) } else { Ok(output::print(&as_text(&provenance))?) }
         }
     }

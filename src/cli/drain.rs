@@ -5,17 +5,20 @@ use std::time::Duration;
 
 use humantime_serde::re::humantime::{format_duration, parse_duration};
 use serde::Serialize;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use super::manager::{self, Managers};
 use super::output::{self, Format};
 use super::{Error, executors};
-use crate::rpc::{self, ChangeExecutorRequest, ChangeExecutorResponse};
+use crate::rpc::{self, ChangeExecutorRequest, ChangeExecutorResponse, GetStatusRequest};
 use crate::types::ExecutorId;
 
 /// How often `drain --wait` looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+/// How long nothing may change before `drain --wait` asks the manager why, and how often it asks again.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Of `cordon` and `uncordon`, and of `drain` among others.
 #[derive(Debug, clap::Args)]
@@ -104,9 +107,10 @@ impl ChangeArguments {
         Ok(printed?)
     }
 
-    /// Looks again and again, and says what changes. A manager that goes away and comes back is waited for.
+    /// Looks again and again, and says what changes, or why nothing does. A manager that goes away and comes back is waited for.
     async fn wait_until_drained(&self) -> Result<(), manager::Error> {
-        let mut said = String::new();
+        let (mut said, mut noted) = (String::new(), Vec::new());
+        let mut ask_why_at = Instant::now() + SILENCE;
         loop {
             let progress = match executors::list(&self.managers).await {
                 Ok(executors) => match progress(&executors, self.id.as_str()) {
@@ -119,9 +123,25 @@ impl ChangeArguments {
             if progress != said {
                 output::say(&progress);
                 said = progress;
+                ask_why_at = Instant::now() + SILENCE;
+            } else if Instant::now() >= ask_why_at {
+                // Where it does not answer just now, the next look says so.
+                if let Ok(notes) = self.notes().await
+                    && notes != noted
+                {
+                    notes.iter().for_each(|note| output::say(&format!("the manager says: {note}")));
+                    noted = notes;
+                }
+                ask_why_at = Instant::now() + SILENCE;
             }
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
+    }
+
+    /// Why the manager does not do more.
+    async fn notes(&self) -> Result<Vec<String>, manager::Error> {
+        let question = async |channel| manager::admin(channel).get_status(GetStatusRequest {}).await;
+        Ok(self.managers.ask(question).await?.notes)
     }
 
     async fn not_drained(&self, waited: Duration) -> String {

@@ -79,9 +79,13 @@ struct SourceArguments {
 }
 
 impl SourceArguments {
-    fn load(self) -> Result<(crate::config::Config, crate::config::Provenance), crate::config::Error> {
+    /// The configuration, where it came from, and what is allowed but probably not meant.
+    fn load(self) -> Result<(crate::config::Config, crate::config::Provenance, Vec<String>), crate::config::Error> {
         let env = crate::config::environment()?;
-        crate::config::Config::load(&Sources { file: self.file, env, sets: self.sets })
+        let sources = Sources { file: self.file, env, sets: self.sets };
+        let (config, provenance) = crate::config::Config::load(&sources)?;
+        let warnings = [sources.warnings(), config.warnings()].concat();
+        Ok((config, provenance, warnings))
     }
 }
 

@@ -105,6 +105,17 @@ impl Key {
     }
 }
 
+/// The key that an environment variable seems to mean though it does not begin with [`VARIABLE_PREFIX`]: underscores and case do
+/// not count, and one letter may be wrong. What Kubernetes sets for a service named shard-manager is not that close to any.
+pub(super) fn meant_by(variable: &str) -> Option<&'static Key> {
+    if variable.starts_with(VARIABLE_PREFIX) {
+        return None;
+    }
+    let letters = |text: &str| text.replace('_', "").to_uppercase();
+    let variable = letters(variable);
+    KEYS.iter().find(|key| strsim::damerau_levenshtein(&variable, &letters(&key.variable())) <= 1)
+}
+
 /// What the environment variables that are ours begin with. (A single underscore would catch the variables that Kubernetes sets
 /// for a service of our name.)
 pub const VARIABLE_PREFIX: &str = "SHARD_MANAGER__";

@@ -18,20 +18,36 @@ use super::{Config, rules};
 pub struct Sources {
     /// A TOML file.
     pub file: Option<PathBuf>,
-    /// Environment variables; those that do not begin with [`VARIABLE_PREFIX`] are not looked at.
+    /// Environment variables. Those that do not begin with [`VARIABLE_PREFIX`] set nothing; see [`Sources::warnings`].
     pub env: Vec<(String, String)>,
     /// `section.key=value`, as `--set` gives them; of one key the last stands.
     pub sets: Vec<String>,
 }
 
-/// The environment variables of this process that are ours. Refused where one is not UTF-8.
+impl Sources {
+    /// What sets nothing, but was probably meant to: environment variables that come close to one of ours. Not an error, because
+    /// variables outside [`VARIABLE_PREFIX`] may be anybody's.
+    pub fn warnings(&self) -> Vec<String> {
+        let stray = self.env.iter().filter_map(|(variable, _)| Some((variable, keys::meant_by(variable)?)));
+        let warning = |(variable, key): (&String, &Key)| {
+            format!("environment variable {variable} sets nothing: {} is written {}", key.name, key.variable())
+        };
+        stray.map(warning).collect()
+    }
+}
+
+/// The environment variables of this process that are ours, or seem to be meant for us. Refused where one that is ours is not UTF-8.
 pub fn environment() -> Result<Vec<(String, String)>, Error> {
     let ours = std::env::vars_os().filter_map(|(name, value)| {
-        let name = name.into_string().ok().filter(|name| name.starts_with(VARIABLE_PREFIX))?;
-        Some(match value.into_string() {
-            Ok(value) => Ok((name, value)),
-            Err(_) => Err(Problem::NotUnicode { variable: name }.into()),
-        })
+        let name = name.into_string().ok()?;
+        let ours = name.starts_with(VARIABLE_PREFIX);
+        if !ours && keys::meant_by(&name).is_none() {
+            return None;
+        }
+        match value.into_string() {
+            Ok(value) => Some(Ok((name, value))),
+            Err(_) => ours.then(|| Err(Problem::NotUnicode { variable: name }.into())),
+        }
     });
     ours.collect()
 }
@@ -145,10 +161,9 @@ fn read_file(sources: &Sources, problems: &mut Vec<Problem>) -> Layer {
     }
     let mut unknown = Vec::new();
     unknown_keys("", &layer.values, &mut unknown);
-    problems.extend(unknown.into_iter().map(|key| Problem::UnknownKey {
-        nearest: Key::nearest(&key).name.to_owned(),
-        origin: Origin::File(path.clone()),
-        key,
+    problems.extend(unknown.into_iter().map(|key| {
+        let nearest = Key::nearest(&key).name.to_owned();
+        unknown_key(&key, Origin::File(path.clone()), nearest)
     }));
     layer
 }
@@ -161,11 +176,7 @@ fn read_environment(sources: &Sources, problems: &mut Vec<Problem>) -> Layer {
             Some(key) => layer.put(key, value),
             None => {
                 let nearest = Key::nearest(&path.to_lowercase().replace("__", ".")).variable();
-                problems.push(Problem::UnknownKey {
-                    key: path.to_owned(),
-                    origin: Origin::Environment(variable.clone()),
-                    nearest,
-                });
+                problems.push(unknown_key(path, Origin::Environment(variable.clone()), nearest));
             }
         }
     }
@@ -181,14 +192,17 @@ fn read_sets(sources: &Sources, problems: &mut Vec<Problem>) -> Layer {
         };
         match Key::find(name.trim()) {
             Some(key) => layer.put(key, value.trim()),
-            None => problems.push(Problem::UnknownKey {
-                key: name.trim().to_owned(),
-                origin: Origin::Set,
-                nearest: Key::nearest(name.trim()).name.to_owned(),
-            }),
+            None => problems.push(unknown_key(name.trim(), Origin::Set, Key::nearest(name.trim()).name.to_owned())),
         }
     }
     layer
+}
+
+fn unknown_key(key: &str, origin: Origin, nearest: String) -> Problem {
+    if key.trim().is_empty() {
+        return Problem::EmptyKey { origin };
+    }
+    Problem::UnknownKey { key: key.to_owned(), origin, nearest }
 }
 
 /// Collects the dotted names of all leaves that are no key. An empty section is fine where there is such a section.

@@ -54,6 +54,12 @@ pub enum Problem {
         /// In the same notation.
         nearest: String,
     },
+    /// No key at all, as in `--set =3`.
+    #[error("the key in {origin} is empty: it takes the name of a section and of a key, such as grpc.listen")]
+    EmptyKey {
+        /// Where.
+        origin: Origin,
+    },
     /// A value of a wrong type, or text that does not parse.
     #[error("{key} = {value}, from {origin}, is refused: it takes {takes}")]
     Value {

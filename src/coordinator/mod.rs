@@ -83,7 +83,9 @@ pub enum Failure {
     #[error("this manager is stopping")]
     Stopping,
     /// There is no answer yet. What was asked goes on, and may still become durable.
-    #[error("no answer after {0:?}: the state could not be written that fast; what was asked goes on and may still take effect")]
+    #[error(
+        "no answer after {0:?}: this manager is overloaded, or its store is slow; what was asked goes on, and a change may still take effect"
+    )]
     TooSlow(Duration),
 }
 

@@ -155,7 +155,7 @@ fn refused(status: &tonic::Status) -> Attempt {
         Code::Unavailable | Code::Unknown | Code::Internal => CommandOutcome::Unreachable,
         _ => CommandOutcome::Refused,
     };
-    failed(outcome, PAUSE, status.message())
+    failed(outcome, PAUSE, rpc::with_causes(status))
 }
 
 fn failed(outcome: CommandOutcome, pause: (Duration, Duration), why: impl Into<String>) -> Attempt {

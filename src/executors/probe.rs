@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use crate::assignment::command::Peer;
 use crate::assignment::event::Event;
 use crate::executors::Context;
+use crate::rpc;
 
 /// Consecutive failures that make an executor unhealthy: one may be chance.
 const FAILURES: u32 = 2;
@@ -76,7 +77,7 @@ async fn probe(client: &mut HealthClient<Channel>) -> Result<(), String> {
         Ok(ServingStatus::Serving) => Ok(()),
         Ok(status) => Err(format!("it says {}", status.as_str_name())),
         Err(status) if status.code() == Code::Unimplemented => Ok(()),
-        Err(status) => Err(status.message().to_owned()),
+        Err(status) => Err(rpc::with_causes(&status)),
     }
 }
 
@@ -95,6 +96,16 @@ mod tests {
         assert_eq!(verdict.take(false), Some(false));
         assert_eq!(verdict.take(false), None);
         assert_eq!(verdict.take(true), Some(true));
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_reaches_nobody_names_the_cause() {
+        // A port that was free a moment ago.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let channel = tonic::transport::Endpoint::from_shared(format!("http://127.0.0.1:{port}")).unwrap().connect_lazy();
+        let why = probe(&mut HealthClient::new(channel)).await.unwrap_err();
+        assert!(why.contains("Connection refused"), "{why}");
+        assert_eq!(why.matches("tcp connect error").count(), 1, "{why}");
     }
 
     #[test]

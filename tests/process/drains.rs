@@ -84,6 +84,26 @@ async fn the_only_executor_is_drained() {
     cluster.check_gaps(Duration::from_millis(700));
 }
 
+/// Whoever waits for such a drain is told why nothing happens, once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_that_cannot_go_on_says_why() {
+    let mut cluster = Cluster::start(&[]).await;
+    let a = cluster.executor("a").await;
+    cluster.at_rest(&["a"]).await;
+    let output = run(&["drain", "a", "--wait", "--timeout", "12s", "--manager", &cluster.manager.grpc.to_string()]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("executor a: 64 shards left").count(), 1, "{said}");
+    let mut notes: Vec<&str> = said.lines().filter(|line| line.starts_with("the manager says: ")).collect();
+    assert!(notes.iter().any(|note| note.contains("nobody can take them")), "{said}");
+    let all = notes.len();
+    notes.sort_unstable();
+    notes.dedup();
+    assert_eq!(notes.len(), all, "each once: {said}");
+    assert!(said.contains("executor a was not drained within 12s: 64 shards are left"), "{said}");
+    drop(a);
+}
+
 /// SIGTERM: an executor leaves. Its shards move away before it ends, each without an owner only for as long as a handoff takes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_executor_is_asked_to_end() {

@@ -241,7 +241,7 @@ async fn a_database_cut_to_a_few_bytes_is_refused_and_left_as_it_is() {
             }
             let error = refused(&cut.path()).await;
             assert!(matches!(error, backend::Error::Corrupt { .. }), "{length} bytes: {error:?}");
-            let says = format!("test.db is refused: it has {length} bytes");
+            let says = format!("test.db is refused: its length is {length}, below");
             assert!(error.to_string().contains(&says), "{error}");
             assert_eq!(std::fs::read(cut.path()).unwrap(), sound[..length]);
         }
