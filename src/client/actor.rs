@@ -18,6 +18,7 @@ use super::managers::Managers;
 use super::observer::{Happening, SessionEvent, SessionObserver};
 use super::pace::Pace;
 use super::server::Delivery;
+use super::tally::{Mishaps, Tally};
 use super::wire;
 use super::workers::{Ended, Workers};
 use crate::clock;
@@ -70,6 +71,7 @@ pub struct Actor<H> {
     call: Option<(Kind, Call)>,
     /// The command that waits for shards to stop; only the newest does.
     waiting: Option<Waiting>,
+    mishaps: Mishaps,
     /// The incarnation that was last seen to join.
     joined: Option<Incarnation>,
     leave_by: Option<BootInstant>,
@@ -116,6 +118,7 @@ impl<H: ShardHost> Actor<H> {
             shutdown: parts.shutdown,
             call: None,
             waiting: None,
+            mishaps: Mishaps::default(),
             joined: None,
             leave_by: None,
             farewell_by: None,
@@ -129,10 +132,10 @@ impl<H: ShardHost> Actor<H> {
         self.workers.fence_all();
         while self.workers.is_fencing() {
             let ended = self.workers.ended().await;
-            let fenced = if ended.is_fenced { Happening::Fenced } else { Happening::Stopped };
             // The observer may be what failed; the end that stands is the first.
-            let _ = self.observe(fenced(ended.shard, ended.epoch));
+            let _ = self.note_end(clock::now(), ended);
         }
+        self.mishaps.tell(&self.id);
         drop(self.waiting);
         drop(self.deliveries);
         drop(self.shutdown);
@@ -146,6 +149,7 @@ impl<H: ShardHost> Actor<H> {
         loop {
             self.leave_in_time(clock::now());
             self.end_in_time(clock::now());
+            self.mishaps.tell_in_time(clock::now(), &self.id);
             self.catch_up().await?;
             let now = clock::now();
             self.answer_command(now);
@@ -190,7 +194,7 @@ impl<H: ShardHost> Actor<H> {
     fn wake(&self) -> Option<BootInstant> {
         let call = (self.call.is_none() && self.ledger.may_call()).then(|| self.pace.due());
         let waiting = self.waiting.as_ref().map(|waiting| waiting.until);
-        [self.ledger.next_look(), call, waiting, self.leave_by, self.farewell_by].into_iter().flatten().min()
+        [self.ledger.next_look(), call, waiting, self.leave_by, self.farewell_by, self.mishaps.due()].into_iter().flatten().min()
     }
 
     /// Ends what is over, and does what the ledger says. After a fence nothing goes on before the futures are dropped.
@@ -216,13 +220,12 @@ impl<H: ShardHost> Actor<H> {
 
     /// Whether something was fenced.
     fn carry_out(&mut self) -> Result<bool, Error> {
-        let mut has_fenced = false;
+        let mut fenced = Tally::default();
         for action in self.ledger.take_actions() {
             match action {
-                Action::Fence(shard, epoch) => {
-                    tracing::warn!(%shard, %epoch, "the lease on a shard ran out; its work is ended");
+                Action::Fence(shard, _) => {
                     self.workers.fence(shard);
-                    has_fenced = true;
+                    fenced.add(shard);
                 }
                 Action::Leased(until) => {
                     if let Some(cluster_id) = self.ledger.cluster_id()
@@ -242,15 +245,19 @@ impl<H: ShardHost> Actor<H> {
                 }
             }
         }
-        Ok(has_fenced)
+        if !fenced.is_empty() {
+            tracing::warn!(executor = %self.id, "the lease on {fenced} ran out; the work is ended");
+        }
+        Ok(!fenced.is_empty())
     }
 
     fn take_in(&mut self, event: Event) -> Result<(), Error> {
         let now = clock::now();
         match event {
-            Event::Ended(Ended { shard, epoch, is_fenced }) => {
+            Event::Ended(ended) => {
+                let (shard, epoch) = (ended.shard, ended.epoch);
                 // Written down before it can be told to anyone.
-                self.observe(if is_fenced { Happening::Fenced(shard, epoch) } else { Happening::Stopped(shard, epoch) })?;
+                self.note_end(now, ended)?;
                 self.ledger.ended(now, shard, epoch);
             }
             Event::Answered(attempt, result) => {
@@ -274,7 +281,7 @@ impl<H: ShardHost> Actor<H> {
                 if shard.0 < self.ledger.number_of_shards() && (1..=MAX_NUMBER).contains(&epoch.0) {
                     self.ledger.storage_has_seen(shard, epoch);
                 } else {
-                    tracing::warn!(%shard, %epoch, "an epoch reported for the storage is ignored: no such shard, or out of range");
+                    self.mishaps.epoch_refused(now, shard);
                 }
             }
             Event::Delivered(delivery) => self.take_in_command(now, delivery),
@@ -463,6 +470,14 @@ impl<H: ShardHost> Actor<H> {
             let lease_ms = self.ledger.lease().map(|until| until.since(clock::now()).as_millis());
             tracing::warn!(executor = %self.id, manager, ?call, ?code, message, ?lease_ms, "a call to the manager failed; trying on");
         }
+    }
+
+    fn note_end(&mut self, now: BootInstant, ended: Ended) -> Result<(), Error> {
+        let Ended { shard, epoch, is_fenced, is_unasked, panic } = ended;
+        if is_unasked || panic.is_some() {
+            self.mishaps.ended(now, shard, panic);
+        }
+        self.observe(if is_fenced { Happening::Fenced(shard, epoch) } else { Happening::Stopped(shard, epoch) })
     }
 
     fn observe(&mut self, what: Happening) -> Result<(), Error> {

@@ -19,5 +19,6 @@ mod observer;
 mod pace;
 mod server;
 mod session;
+mod tally;
 mod wire;
 mod workers;

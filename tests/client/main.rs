@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod fake;
+mod log;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fake::{Manager, eventually, push};
+use log::Log;
 use shard_manager::client::{
     Error, ExecutorSession, Happening, ObserverError, SessionEvent, SessionObserver, ShardGrant, ShardHost, StartError,
 };
@@ -183,6 +185,30 @@ async fn a_lease_that_runs_out_fences_and_a_manager_that_comes_back_gives_the_se
     let first = manager.renewals()[0].clone();
     assert_eq!((first.incarnation, first.claim), (incarnation, Some(rpc::renew_lease_request::Claim::Held(names(&[])))));
     assert!(manager.registers().is_empty(), "the incarnation goes on");
+}
+
+/// A thousand shards share a fate: one line, not a thousand.
+#[tokio::test]
+async fn what_happens_to_many_shards_is_one_line_in_the_log() {
+    let all: Vec<(u32, u64)> = (0..1024).map(|shard| (shard, 9)).collect();
+    let log = Log::start();
+    let manager = Manager::start(900, &all).await;
+    let host = Host::new();
+    let fenced = session(&host, &[manager.address]).await;
+    eventually("the start", || host.log().len() == 1024).await;
+    manager.stop().await;
+    eventually("the fence", || host.log().iter().filter(|entry| entry.starts_with("drop")).count() == 1024).await;
+    drop(fenced);
+    let lines = log.lines(&["1024 shards (0, 1, 2, 3, 4, …)", "ran out"]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+
+    let manager = Manager::start(30_000, &all).await;
+    let host = Host { ends_at_once: true, ..Host::new() };
+    let _unwilling = session(&host, &[manager.address]).await;
+    let unasked = || log.lines(&["ended unasked"]);
+    eventually("the line", || !unasked().is_empty()).await;
+    assert_eq!(unasked().len(), 1, "{:?}", unasked());
+    assert_eq!(log.lines(&[" shards ("]).len(), 2, "and no other about shards: {:?}", log.lines(&[]));
 }
 
 #[tokio::test]
