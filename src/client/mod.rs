@@ -10,10 +10,12 @@ pub use observer::{Happening, ObserverError, SessionEvent, SessionObserver};
 pub use session::{Builder, ExecutorSession};
 
 mod actor;
+mod call;
 mod control;
 mod error;
 mod host;
 mod ledger;
+mod lookout;
 mod managers;
 mod observer;
 mod pace;
