@@ -1,8 +1,5 @@
 //! The one task of a session: it reads the clock, asks the ledger, and does what the ledger says.
 
-use std::error::Error as _;
-use std::future::Future;
-use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -10,14 +7,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::DropGuard;
 use tonic::Status;
 
+use super::call::{Call, Caller, Reply, may_have_arrived};
 use super::control::Control;
 use super::error::Error;
 use super::host::{ShardGrant, ShardHost};
 use super::ledger::{Action, Attempt, End, Ignored, Kind, Ledger, Verdict};
+use super::lookout::{self, Failure, Lease, Lookout};
 use super::managers::Managers;
 use super::observer::{Happening, SessionEvent, SessionObserver};
 use super::pace::Pace;
 use super::server::Delivery;
+use super::tally::{Mishaps, Tally};
 use super::wire;
 use super::workers::{Ended, Workers};
 use crate::clock;
@@ -59,8 +59,8 @@ pub struct Actor<H> {
     observer: Box<dyn SessionObserver>,
     managers: Managers,
     pace: Pace,
-    endpoint: String,
-    weight: u32,
+    lookout: Lookout,
+    caller: Caller,
     controls: mpsc::UnboundedSender<Control>,
     control_receiver: mpsc::UnboundedReceiver<Control>,
     deliveries: mpsc::Receiver<Delivery>,
@@ -70,17 +70,13 @@ pub struct Actor<H> {
     call: Option<(Kind, Call)>,
     /// The command that waits for shards to stop; only the newest does.
     waiting: Option<Waiting>,
+    mishaps: Mishaps,
     /// The incarnation that was last seen to join.
     joined: Option<Incarnation>,
     leave_by: Option<BootInstant>,
+    /// How many shards it had when it stopped.
+    held_at_stop: usize,
     farewell_by: Option<BootInstant>,
-}
-
-type Call = Pin<Box<dyn Future<Output = (Attempt, Result<Reply, Status>)> + Send>>;
-
-enum Reply {
-    Lease(LeaseAnswer),
-    Deregistered,
 }
 
 struct Waiting {
@@ -102,13 +98,13 @@ impl<H: ShardHost> Actor<H> {
     pub fn new(parts: Parts<H>) -> Actor<H> {
         Actor {
             ledger: Ledger::new(parts.id.clone(), parts.incarnation),
-            id: parts.id,
             workers: Workers::new(parts.host),
             observer: parts.observer,
             managers: parts.managers,
             pace: Pace::new(clock::now()),
-            endpoint: parts.endpoint,
-            weight: parts.weight,
+            lookout: Lookout::default(),
+            caller: Caller { id: parts.id.clone(), endpoint: parts.endpoint, weight: parts.weight },
+            id: parts.id,
             controls: parts.controls,
             control_receiver: parts.control_receiver,
             deliveries: parts.deliveries,
@@ -116,8 +112,10 @@ impl<H: ShardHost> Actor<H> {
             shutdown: parts.shutdown,
             call: None,
             waiting: None,
+            mishaps: Mishaps::default(),
             joined: None,
             leave_by: None,
+            held_at_stop: 0,
             farewell_by: None,
         }
     }
@@ -129,10 +127,10 @@ impl<H: ShardHost> Actor<H> {
         self.workers.fence_all();
         while self.workers.is_fencing() {
             let ended = self.workers.ended().await;
-            let fenced = if ended.is_fenced { Happening::Fenced } else { Happening::Stopped };
             // The observer may be what failed; the end that stands is the first.
-            let _ = self.observe(fenced(ended.shard, ended.epoch));
+            let _ = self.note_end(clock::now(), ended);
         }
+        self.mishaps.tell(&self.id);
         drop(self.waiting);
         drop(self.deliveries);
         drop(self.shutdown);
@@ -146,13 +144,17 @@ impl<H: ShardHost> Actor<H> {
         loop {
             self.leave_in_time(clock::now());
             self.end_in_time(clock::now());
+            self.mishaps.tell_in_time(clock::now(), &self.id);
             self.catch_up().await?;
             let now = clock::now();
             self.answer_command(now);
             self.begin_call(now);
             match self.ledger.end() {
                 None => {}
-                Some(End::Stopped) => return Ok(()),
+                Some(End::Stopped) => {
+                    tracing::info!(executor = %self.id, shards = self.held_at_stop, "left; shards that were still held then were stopped");
+                    return Ok(());
+                }
                 Some(End::Superseded) => return Err(Error::Superseded { id: self.id.clone() }),
             }
             let event = self.next_event().await;
@@ -190,7 +192,7 @@ impl<H: ShardHost> Actor<H> {
     fn wake(&self) -> Option<BootInstant> {
         let call = (self.call.is_none() && self.ledger.may_call()).then(|| self.pace.due());
         let waiting = self.waiting.as_ref().map(|waiting| waiting.until);
-        [self.ledger.next_look(), call, waiting, self.leave_by, self.farewell_by].into_iter().flatten().min()
+        [self.ledger.next_look(), call, waiting, self.leave_by, self.farewell_by, self.mishaps.due()].into_iter().flatten().min()
     }
 
     /// Ends what is over, and does what the ledger says. After a fence nothing goes on before the futures are dropped.
@@ -216,13 +218,12 @@ impl<H: ShardHost> Actor<H> {
 
     /// Whether something was fenced.
     fn carry_out(&mut self) -> Result<bool, Error> {
-        let mut has_fenced = false;
+        let mut fenced = Tally::default();
         for action in self.ledger.take_actions() {
             match action {
-                Action::Fence(shard, epoch) => {
-                    tracing::warn!(%shard, %epoch, "the lease on a shard ran out; its work is ended");
+                Action::Fence(shard, _) => {
                     self.workers.fence(shard);
-                    has_fenced = true;
+                    fenced.add(shard);
                 }
                 Action::Leased(until) => {
                     if let Some(cluster_id) = self.ledger.cluster_id()
@@ -242,15 +243,19 @@ impl<H: ShardHost> Actor<H> {
                 }
             }
         }
-        Ok(has_fenced)
+        if !fenced.is_empty() {
+            tracing::warn!(executor = %self.id, "the lease on {fenced} ran out; the work is ended");
+        }
+        Ok(!fenced.is_empty())
     }
 
     fn take_in(&mut self, event: Event) -> Result<(), Error> {
         let now = clock::now();
         match event {
-            Event::Ended(Ended { shard, epoch, is_fenced }) => {
+            Event::Ended(ended) => {
+                let (shard, epoch) = (ended.shard, ended.epoch);
                 // Written down before it can be told to anyone.
-                self.observe(if is_fenced { Happening::Fenced(shard, epoch) } else { Happening::Stopped(shard, epoch) })?;
+                self.note_end(now, ended)?;
                 self.ledger.ended(now, shard, epoch);
             }
             Event::Answered(attempt, result) => {
@@ -274,7 +279,7 @@ impl<H: ShardHost> Actor<H> {
                 if shard.0 < self.ledger.number_of_shards() && (1..=MAX_NUMBER).contains(&epoch.0) {
                     self.ledger.storage_has_seen(shard, epoch);
                 } else {
-                    tracing::warn!(%shard, %epoch, "an epoch reported for the storage is ignored: no such shard, or out of range");
+                    self.mishaps.epoch_refused(now, shard);
                 }
             }
             Event::Delivered(delivery) => self.take_in_command(now, delivery),
@@ -288,8 +293,10 @@ impl<H: ShardHost> Actor<H> {
         let answer = match wire::answer(answer) {
             Ok(answer) => answer,
             Err(invalid) => {
-                tracing::error!(manager = self.managers.url(), %invalid, "the manager's answer breaks a rule and is ignored");
-                return self.retry_here(now);
+                if !self.pace.is_failing() {
+                    tracing::error!(manager = self.managers.url(), %invalid, "the manager's answer breaks a rule and is ignored");
+                }
+                return self.failed(now, attempt, Failure::Later, &invalid);
             }
         };
         let lease_ttl = answer.lease_ttl;
@@ -299,6 +306,7 @@ impl<H: ShardHost> Actor<H> {
                     let (incarnation, manager) = (attempt.incarnation, self.managers.url());
                     tracing::info!(executor = %self.id, %incarnation, manager, ?lease_ttl, "registered");
                 }
+                self.found(now);
                 self.managers.worked();
                 self.pace.succeeded(attempt.sent, lease_ttl);
             }
@@ -310,8 +318,7 @@ impl<H: ShardHost> Actor<H> {
             }
             Err(Ignored::Outdated) => {}
             Err(ignored @ (Ignored::Stale { .. } | Ignored::Late)) => {
-                tracing::debug!(executor = %self.id, %ignored, "an answer changes nothing; asking again");
-                self.retry_here(now);
+                self.failed(now, attempt, Failure::Later, &ignored);
             }
         }
     }
@@ -333,17 +340,18 @@ impl<H: ShardHost> Actor<H> {
                 return Err(Error::Rejected { message: status.message().to_owned() });
             }
             _ => {
-                self.tell_failure(attempt, status);
-                self.ledger.unanswered(now, attempt, !has_no_connection(status));
-                match reason.as_deref() {
-                    // It leads, and will do it later.
-                    Some(reason::LEASE_ENDING | reason::STORE_UNAVAILABLE) => self.retry_here(now),
-                    // Only a manager gives a reason: the connection is good then.
-                    reason => self.retry_elsewhere(now, reason.is_none()),
-                }
+                self.ledger.unanswered(now, attempt, may_have_arrived(status));
+                let failure = match reason.as_deref() {
+                    Some(reason::LEASE_ENDING | reason::STORE_UNAVAILABLE) => Failure::Later,
+                    Some(_) => Failure::Elsewhere,
+                    None => Failure::Unanswered,
+                };
+                self.failed(now, attempt, failure, &format_args!("{:?}: {}", status.code(), status.message()));
                 return Ok(());
             }
         };
+        self.found(now);
+        self.held_at_stop = self.ledger.held().len(); // If it was leaving, this is its end.
         tracing::warn!(executor = %self.id, incarnation = %attempt.incarnation, ?verdict, message = status.message(), "refused; every shard is stopped");
         self.ledger.refused(now, attempt, verdict, Incarnation::draw());
         self.pace.reset(now);
@@ -397,6 +405,7 @@ impl<H: ShardHost> Actor<H> {
 
     fn stop(&mut self, now: BootInstant) {
         self.leave_by = None;
+        self.held_at_stop = self.ledger.held().len();
         self.ledger.stop(now);
         if self.call.as_ref().is_some_and(|(kind, _)| *kind == Kind::Register) {
             // It may have arrived, so the answer is waited for: it says from which cluster to deregister.
@@ -422,63 +431,41 @@ impl<H: ShardHost> Actor<H> {
         if self.ledger.is_ending() {
             self.farewell_by.get_or_insert(now.after(FAREWELL));
         }
-        let (mut client, id, endpoint, weight) = (self.managers.client(), self.id.clone(), self.endpoint.clone(), self.weight);
-        let timeout = self.pace.attempt_timeout();
-        let kind = attempt.kind;
-        let call = Box::pin(async move {
-            let call = async {
-                match attempt.kind {
-                    Kind::Register => {
-                        let request = wire::register(&id, &endpoint, weight, &attempt);
-                        Ok(Reply::Lease(client.register(request).await?.into_inner()))
-                    }
-                    Kind::Renew => Ok(Reply::Lease(client.renew_lease(wire::renew(&id, &attempt)).await?.into_inner())),
-                    Kind::Deregister => {
-                        client.deregister(wire::deregister(&id, &attempt)).await?;
-                        Ok(Reply::Deregistered)
-                    }
-                }
-            };
-            let result = tokio::time::timeout(timeout, call).await;
-            let result = result.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {timeout:?}"))));
-            (attempt, result)
-        });
-        self.call = Some((kind, call));
+        let (kind, client, timeout) = (attempt.kind, self.managers.client(), self.pace.attempt_timeout());
+        self.call = Some((kind, self.caller.begin(client, attempt, timeout)));
     }
 
-    fn retry_here(&mut self, now: BootInstant) {
-        self.pace.failed(now, rand::random(), false);
-    }
-
-    fn retry_elsewhere(&mut self, now: BootInstant, is_broken: bool) {
-        let has_another = self.managers.failed(is_broken);
+    /// An attempt came to nothing: the next one is due here or at the next address, sooner or later.
+    fn failed(&mut self, now: BootInstant, attempt: &Attempt, failure: Failure, why: &dyn std::fmt::Display) {
+        let (id, call) = (&self.id, attempt.kind);
+        tracing::debug!(executor = %id, manager = self.managers.url(), ?call, %why, "a call to the manager failed");
+        // Only a manager gives a reason: the connection is good then.
+        let has_another = failure != Failure::Later && self.managers.failed(failure == Failure::Unanswered);
         self.pace.failed(now, rand::random(), has_another);
+        if call != Kind::Deregister
+            && let Some(away) = self.lookout.failed(now, attempt.sent, has_another)
+        {
+            let lease = Lease(self.ledger.lease().map(|until| until.since(now)));
+            lookout::tell_lost(id, failure, &self.managers.urls(), away, &lease, why);
+        }
     }
 
-    fn tell_failure(&self, attempt: &Attempt, status: &Status) {
-        let (manager, call, code, message) = (self.managers.url(), attempt.kind, status.code(), status.message());
-        if self.pace.is_failing() {
-            tracing::debug!(executor = %self.id, manager, ?call, ?code, message, "a call to the manager failed again");
-        } else {
-            let lease_ms = self.ledger.lease().map(|until| until.since(clock::now()).as_millis());
-            tracing::warn!(executor = %self.id, manager, ?call, ?code, message, ?lease_ms, "a call to the manager failed; trying on");
+    fn found(&mut self, now: BootInstant) {
+        if let Some(after) = self.lookout.found(now) {
+            tracing::info!(executor = %self.id, manager = self.managers.url(), "a manager answers, after {after:.1?}");
         }
+    }
+
+    fn note_end(&mut self, now: BootInstant, ended: Ended) -> Result<(), Error> {
+        let Ended { shard, epoch, is_fenced, is_unasked, panic } = ended;
+        if is_unasked || panic.is_some() {
+            self.mishaps.ended(now, shard, panic);
+        }
+        self.observe(if is_fenced { Happening::Fenced(shard, epoch) } else { Happening::Stopped(shard, epoch) })
     }
 
     fn observe(&mut self, what: Happening) -> Result<(), Error> {
         let event = SessionEvent { at: clock::now(), executor_id: self.id.clone(), incarnation: self.ledger.incarnation(), what };
         self.observer.observe(&event).map_err(Error::Observer)
     }
-}
-
-/// Whether a call failed before there was a connection, so that it cannot have arrived.
-fn has_no_connection(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        if error.is::<tonic::ConnectError>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
 }

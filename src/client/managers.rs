@@ -68,6 +68,12 @@ impl Managers {
         &self.addresses[self.current].url
     }
 
+    /// Every address, for logs.
+    pub fn urls(&self) -> String {
+        let urls: Vec<&str> = self.addresses.iter().map(|address| address.url.as_str()).collect();
+        urls.join(", ")
+    }
+
     /// A client for the address to ask next. A closed port shows as a failed call.
     pub fn client(&mut self) -> ShardManagerClient<Channel> {
         let address = &mut self.addresses[self.current];

@@ -10,14 +10,17 @@ pub use observer::{Happening, ObserverError, SessionEvent, SessionObserver};
 pub use session::{Builder, ExecutorSession};
 
 mod actor;
+mod call;
 mod control;
 mod error;
 mod host;
 mod ledger;
+mod lookout;
 mod managers;
 mod observer;
 mod pace;
 mod server;
 mod session;
+mod tally;
 mod wire;
 mod workers;

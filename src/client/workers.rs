@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::host::{ShardGrant, ShardHost};
@@ -29,7 +29,7 @@ struct Worker {
 }
 
 /// A future that is no more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Of this shard.
     pub shard: ShardId,
@@ -37,6 +37,10 @@ pub struct Ended {
     pub epoch: Epoch,
     /// It was to be dropped, whether or not it returned just before.
     pub is_fenced: bool,
+    /// Nobody had asked it to end.
+    pub is_unasked: bool,
+    /// It panicked, and this is how.
+    pub panic: Option<String>,
 }
 
 impl<H: ShardHost> Workers<H> {
@@ -101,31 +105,18 @@ impl<H: ShardHost> Workers<H> {
     /// The next future that ended; waits for ever where there is none. Cancel-safe.
     pub async fn ended(&mut self) -> Ended {
         loop {
-            let (id, result) = match self.tasks.join_next_with_id().await {
-                Some(Ok((id, ()))) => (id, Ok(())),
-                Some(Err(error)) => (error.id(), Err(error)),
+            let (id, panic) = match self.tasks.join_next_with_id().await {
+                Some(Ok((id, ()))) => (id, None),
+                Some(Err(error)) => (error.id(), error.is_panic().then(|| error.to_string())),
                 None => std::future::pending().await,
             };
             if let Some(shard) = self.by_task.remove(&id)
                 && let Some(worker) = self.by_shard.remove(&shard)
             {
                 self.fenced -= usize::from(worker.is_fenced);
-                tell(shard, &worker, result);
-                return Ended { shard, epoch: worker.epoch, is_fenced: worker.is_fenced };
+                let Worker { epoch, token, is_fenced, .. } = worker;
+                return Ended { shard, epoch, is_fenced, is_unasked: !token.is_cancelled(), panic };
             }
         }
-    }
-}
-
-fn tell(shard: ShardId, worker: &Worker, result: Result<(), JoinError>) {
-    let epoch = worker.epoch;
-    match result {
-        Err(error) if error.is_panic() => {
-            tracing::error!(%shard, %epoch, %error, "the work on a shard panicked; it counts as not held");
-        }
-        Ok(()) if !worker.token.is_cancelled() => {
-            tracing::warn!(%shard, %epoch, "the work on a shard ended unasked; it counts as not held");
-        }
-        _ => {}
     }
 }

@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used)]
 
 mod fake;
+mod log;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fake::{Manager, eventually, push};
+use log::Log;
 use shard_manager::client::{
     Error, ExecutorSession, Happening, ObserverError, SessionEvent, SessionObserver, ShardGrant, ShardHost, StartError,
 };
@@ -185,6 +187,55 @@ async fn a_lease_that_runs_out_fences_and_a_manager_that_comes_back_gives_the_se
     assert!(manager.registers().is_empty(), "the incarnation goes on");
 }
 
+/// A thousand shards share a fate: one line, not a thousand.
+/// Addresses that do not lead are nothing to tell, as long as one does; a manager that is lost is, once, and when it is found again.
+#[tokio::test]
+async fn the_log_has_one_line_when_the_manager_is_lost_and_one_when_it_is_found() {
+    let log = Log::start();
+    let (closed, standby, manager) =
+        (fake::closed_port().await, Manager::start(900, &[]).await, Manager::start(900, &[(1, 9)]).await);
+    standby.refuse(Some(reason::NOT_READY));
+    let (address, host) = (manager.address, Host::new());
+    let _session = session(&host, &[closed, standby.address, address]).await;
+    eventually("the start", || host.has(&["start 1@9"])).await;
+    assert_eq!(log.lines(&["WARN"]), [] as [&str; 0], "one of three leads");
+
+    manager.stop().await;
+    eventually("the fence", || host.has(&["drop 1@9"])).await;
+    let urls = format!("http://{closed}, http://{}, http://{address}", standby.address);
+    eventually("many rounds", || standby.renewals().len() > 5).await;
+    let lost = log.lines(&["WARN", " manager ", &urls, "trying on; the lease lives for another "]);
+    assert_eq!((lost.len(), log.lines(&["WARN"]).len()), (1, 2), "the other is the fence: {:?}", log.lines(&[]));
+
+    let manager = Manager::start_at(address, 900, &[(1, 9)]).await;
+    eventually("renewals", || manager.renewals().len() > 2).await;
+    assert_eq!(log.lines(&["INFO", "a manager answers, after ", &format!("http://{address}")]).len(), 1, "{:?}", log.lines(&[]));
+    assert_eq!(log.lines(&["WARN"]).len(), 2);
+}
+
+#[tokio::test]
+async fn what_happens_to_many_shards_is_one_line_in_the_log() {
+    let all: Vec<(u32, u64)> = (0..1024).map(|shard| (shard, 9)).collect();
+    let log = Log::start();
+    let manager = Manager::start(900, &all).await;
+    let host = Host::new();
+    let fenced = session(&host, &[manager.address]).await;
+    eventually("the start", || host.log().len() == 1024).await;
+    manager.stop().await;
+    eventually("the fence", || host.log().iter().filter(|entry| entry.starts_with("drop")).count() == 1024).await;
+    drop(fenced);
+    let lines = log.lines(&["1024 shards (0, 1, 2, 3, 4, …)", "ran out"]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+
+    let manager = Manager::start(30_000, &all).await;
+    let host = Host { ends_at_once: true, ..Host::new() };
+    let _unwilling = session(&host, &[manager.address]).await;
+    let unasked = || log.lines(&["ended unasked"]);
+    eventually("the line", || !unasked().is_empty()).await;
+    assert_eq!(unasked().len(), 1, "{:?}", unasked());
+    assert_eq!(log.lines(&[" shards ("]).len(), 2, "and no other about shards: {:?}", log.lines(&[]));
+}
+
 #[tokio::test]
 async fn a_manager_that_is_away_for_less_than_the_lease_is_not_missed() {
     let manager = Manager::start(3000, &[(1, 9)]).await;
@@ -256,12 +307,19 @@ async fn leave_asks_for_the_shards_to_be_moved_first() {
 
 #[tokio::test]
 async fn leave_does_not_wait_longer_than_told() {
+    let log = Log::start();
     let manager = Manager::start(30_000, &[(1, 9)]).await;
     let host = Host::new();
     let session = session(&host, &[manager.address]).await;
     eventually("the start", || host.has(&["start 1@9"])).await;
     tokio::time::timeout(Duration::from_secs(5), session.leave(Duration::from_millis(200))).await.unwrap().unwrap();
     assert!(host.has(&["end 1@9"]));
+    assert_eq!(
+        log.lines(&["INFO", " left; shards that were still held then were stopped", "shards=1"]).len(),
+        1,
+        "{:?}",
+        log.lines(&[])
+    );
     assert_eq!(manager.deregisters().len(), 1);
 }
 
