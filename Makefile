@@ -1,4 +1,4 @@
-.PHONY: verify fix test
+.PHONY: verify fix test bench
 
 # What CI runs. Read-only.
 verify:
@@ -8,7 +8,11 @@ verify:
 test:
 	cargo nextest run --locked
 
-# The only target that edits files.
+# Measures the release build on this machine; writes bench.json and docs/performance.md. See BENCH_RUNS and BENCH_ONLY there.
+bench:
+	cargo bench --locked --bench manager
+
+# The only target that edits sources.
 fix:
 	cargo fmt --all
 	cargo clippy --all-targets --fix --allow-dirty --allow-staged
