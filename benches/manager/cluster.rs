@@ -79,18 +79,17 @@ pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// A client on a connection of its own; `None` while nobody listens there.
-pub async fn client(address: SocketAddr) -> Option<ShardManagerClient<Channel>> {
+/// A connection of its own; `None` while nobody listens there.
+pub async fn connect(address: SocketAddr) -> Option<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
-    let channel = endpoint.connect_timeout(Duration::from_secs(1)).tcp_nodelay(true).connect().await.ok()?;
-    Some(ShardManagerClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES))
+    endpoint.connect_timeout(Duration::from_secs(1)).tcp_nodelay(true).connect().await.ok()
 }
 
 /// Tries, each time on a new connection, until a table is answered there.
 pub async fn table(address: SocketAddr) -> RoutingTable {
     let ask = async || {
-        let answer = client(address).await?.get_routing_table(GetRoutingTableRequest::default()).await;
-        answer.ok().map(tonic::Response::into_inner)
+        let mut client = ShardManagerClient::new(connect(address).await?).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        client.get_routing_table(GetRoutingTableRequest::default()).await.ok().map(tonic::Response::into_inner)
     };
     eventually("a table", ask).await
 }

@@ -98,11 +98,11 @@ impl Floor {
     async fn hand_over(&mut self, etcd: &Etcd) -> f64 {
         let begun = Instant::now();
         self.client.lease_revoke(self.holds).await.unwrap();
+        let answered = (&mut self.waits.1).await.unwrap();
+        self.holds = self.waits.0;
         self.runs += 1;
-        let next = Floor::campaign(etcd, self.runs).await;
-        let (holds, answered) = std::mem::replace(&mut self.waits, next);
-        self.holds = holds;
-        ms(answered.await.unwrap() - begun)
+        self.waits = Floor::campaign(etcd, self.runs).await;
+        ms(answered - begun)
     }
 }
 

@@ -8,10 +8,13 @@ use std::time::Instant;
 use shard_manager::cli::journal::check::read;
 use shard_manager::cli::journal::{Entry, Line};
 use shard_manager::clock;
-use shard_manager::rpc::{GetRoutingTableRequest, RegisterRequest, RoutingTable};
+use shard_manager::rpc::shard_manager_client::ShardManagerClient;
+use shard_manager::rpc::{RegisterRequest, RoutingTable};
 use tokio::task::JoinSet;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
-use crate::cluster::{Process, client, eventually, is_settled, ms, settled, table};
+use crate::cluster::{Process, connect, eventually, is_settled, ms, settled, table};
 use crate::page::{Figure, Summary};
 use crate::support::etcd::address;
 
@@ -87,14 +90,14 @@ pub async fn registrations(runs: usize) -> Vec<Figure> {
         // Nothing is to be assigned meanwhile: these executors are not there.
         let _manager = serve(directory.path(), grpc, http, &["executors.settle_time=20s"]);
         table(grpc).await;
-        let mut clients = Vec::new();
+        let mut channels = Vec::new();
         for _ in 0..CONNECTIONS {
-            clients.push(client(grpc).await.unwrap());
+            channels.push(connect(grpc).await.unwrap());
         }
         let (before, mut calls) = (landed(http).await, JoinSet::new());
         let begun = Instant::now();
         for at in 0..MANY {
-            let mut client = clients[at % CONNECTIONS].clone();
+            let mut client = ShardManagerClient::new(channels[at % CONNECTIONS].clone());
             let (executor_id, endpoint) = (format!("executor-{at}"), format!("127.0.0.1:{}", 1 + at));
             let registration =
                 RegisterRequest { executor_id, endpoint, incarnation: 1 + at as u64, ..RegisterRequest::default() };
@@ -108,8 +111,8 @@ pub async fn registrations(runs: usize) -> Vec<Figure> {
 
         let begun = Instant::now();
         for at in 0..MANY {
-            let mut client = clients[at % CONNECTIONS].clone();
-            calls.spawn(async move { client.get_routing_table(GetRoutingTableRequest::default()).await.map(drop) });
+            let mut client = HealthClient::new(channels[at % CONNECTIONS].clone());
+            calls.spawn(async move { client.check(HealthCheckRequest::default()).await.map(drop) });
         }
         while let Some(call) = calls.join_next().await {
             call.unwrap().unwrap();
@@ -121,7 +124,7 @@ pub async fn registrations(runs: usize) -> Vec<Figure> {
         "{MANY} `Register` calls sent at once over {CONNECTIONS} connections to a manager on SQLite, until the last was answered: each after it was durable. \
          It took {commits} commits (median), because one carries all that arrived during the one before it."
     );
-    let floor = "as many `GetRoutingTable` calls over the same connections, which write nothing, but answer more bytes";
+    let floor = "as many calls of the health service over the same connections, which do nothing";
     vec![Figure::new("1,000 registrations", how).times(times).floor(floor, floors)]
 }
 
