@@ -26,23 +26,21 @@ pub fn all() -> Vec<Figure> {
     vec![planning(1024, 16, 1000), planning(1_000_000, 1000, 20), encoding(1_000_000, 1000, 20)]
 }
 
-/// One of the members is lost: its shards are without a home.
-fn planning(shards: u32, members: u32, runs: usize) -> Figure {
+/// One of so many executors is gone: its shards are without a home.
+fn planning(shards: u32, executors: u32, runs: usize) -> Figure {
     let member = |at: u32| Member { slot: Slot(at), id: format!("executor-{at}").parse().unwrap(), weight: 1, role: Role::Takes };
-    let members: Vec<Member> = (0..members).map(member).collect();
-    let everyone = members.len() as u32;
-    let homes: Vec<u32> = (0..shards).map(|shard| if shard % everyone == 7 { NOBODY } else { shard % everyone }).collect();
-    let left: Vec<Member> =
-        members.iter().cloned().map(|it| if it.slot == Slot(7) { Member { role: Role::Keeps, ..it } } else { it }).collect();
+    let left: Vec<Member> = (0..executors - 1).map(member).collect();
+    let homes: Vec<u32> =
+        (0..shards).map(|shard| shard % executors).map(|at| if at < executors - 1 { at } else { NOBODY }).collect();
     let avoid = BTreeMap::new();
     let input = Input { members: &left, homes: &homes, threshold: 0.1, avoid: &avoid };
     let (mut times, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         times.push(time(|| plan(black_box(&input))));
         floors.push(time(|| {
-            let (copy, mut tally) = (black_box(&homes).clone(), vec![0u32; members.len() + 1]);
+            let (copy, mut tally) = (black_box(&homes).clone(), vec![0u32; left.len() + 1]);
             for &home in &copy {
-                tally[(home as usize).min(members.len())] += 1;
+                tally[(home as usize).min(left.len())] += 1;
             }
             (copy, tally)
         }));
@@ -51,9 +49,9 @@ fn planning(shards: u32, members: u32, runs: usize) -> Figure {
     let how = format!(
         "`planner::plan` for {} shards and {} executors, one of which is gone: {moves} shards find a new home.",
         thousands(shards),
-        thousands(everyone)
+        thousands(executors)
     );
-    let name = format!("a plan, {} / {}", thousands(shards), thousands(everyone));
+    let name = format!("a plan, {} / {}", thousands(shards), thousands(executors));
     Figure::new(&name, how).times(times).floor("copying the shards' homes and counting them by executor", floors)
 }
 

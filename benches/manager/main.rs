@@ -72,12 +72,9 @@ async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
         commit: output("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]),
         processor: field("/proc/cpuinfo", "model name"),
         cores: std::thread::available_parallelism().unwrap().get(),
-        memory: field("/proc/meminfo", "MemTotal"),
+        memory: memory(),
         kernel: output("uname", &["-sr"]),
-        disk: output(
-            "findmnt",
-            &["--noheadings", "--output", "FSTYPE,SOURCE", "--target", &std::env::temp_dir().to_string_lossy()],
-        ),
+        disk: output("findmnt", &["--noheadings", "--output", "FSTYPE", "--target", &std::env::temp_dir().to_string_lossy()]),
         rustc: output("rustc", &["--version"]),
         etcd: etcd_version(),
         sqlite: commits::sqlite_version().await,
@@ -106,6 +103,12 @@ fn field(file: &str, name: &str) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let value = text.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name);
     value.map_or("not known".to_owned(), |(_, value)| value.trim().to_owned())
+}
+
+fn memory() -> String {
+    let kilobytes = field("/proc/meminfo", "MemTotal");
+    let number: Option<f64> = kilobytes.strip_suffix(" kB").and_then(|number| number.parse().ok());
+    number.map_or(kilobytes, |number| format!("{:.1} GiB", number / 1024.0 / 1024.0))
 }
 
 /// The mean of one minute.
