@@ -1,4 +1,4 @@
-.PHONY: verify fix test check-deploy
+.PHONY: verify fix test bench check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -12,7 +12,11 @@ test:
 check-deploy:
 	tools/check-deploy
 
-# The only target that edits files.
+# Measures the release build on this machine; writes bench.json and docs/performance.md. See BENCH_RUNS and BENCH_ONLY there.
+bench:
+	cargo bench --locked --bench manager
+
+# The only target that edits sources.
 fix:
 	cargo fmt --all
 	cargo clippy --all-targets --fix --allow-dirty --allow-staged

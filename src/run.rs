@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tracing::{error, info, warn};
 
 use crate::api::http::{Phase, View};
@@ -364,13 +365,16 @@ impl TermOfOffice {
 
     /// Opens the port once the first commit is durable, and serves until something ends it.
     async fn serve(&mut self, manager: &Manager, leadership: &mut Leadership) -> Result<Ended, Error> {
+        // Made while the first commit is under way: parsing descriptors takes a millisecond that somebody waits for.
+        let (routes, health) =
+            api::routes(&self.leading).map_err(|error| Error::Task { name: "reflection", source: error.into() })?;
         let first = Arc::clone(&self.leading.published);
         tokio::select! {
             biased;
             ended = self.until_ended(manager.shutdown(), leadership) => return ended,
             _ = first.first() => {}
         }
-        self.open_port(manager).await?;
+        self.open_port(manager, routes, health).await?;
         self.until_ended(manager.shutdown(), leadership).await
     }
 
@@ -385,9 +389,7 @@ impl TermOfOffice {
         }
     }
 
-    async fn open_port(&mut self, manager: &Manager) -> Result<(), Error> {
-        let (routes, health) =
-            api::routes(&self.leading).map_err(|error| Error::Task { name: "reflection", source: error.into() })?;
+    async fn open_port(&mut self, manager: &Manager, routes: Routes, health: api::Health) -> Result<(), Error> {
         health.serving(true).await;
         let (listener, address) = listen("gRPC", manager.config.grpc.listen).await?;
         let metrics = Arc::clone(&manager.metrics);

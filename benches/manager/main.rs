@@ -1,0 +1,118 @@
+//! `make bench`: what the real binary takes, against the least that the same job could have taken in the same run.
+//!
+//! Writes `bench.json` and `docs/performance.md`; with `BENCH_RUNS` or `BENCH_ONLY` only below `target/bench/`, because a page that tells of half
+//! a run misleads. Nothing here asserts a time.
+#![allow(clippy::unwrap_used)]
+
+mod cluster;
+mod commits;
+mod core;
+mod handover;
+mod host;
+mod page;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::page::{Figure, Machine, Record};
+
+/// Hand-overs of each kind in a whole run.
+const RUNS: usize = 50;
+/// How long an idle cluster is looked at in a whole run.
+const IDLE: Duration = Duration::from_secs(60);
+const PARTS: [&str; 7] = ["hand-over", "crash", "commits", "idle", "kill", "registrations", "core"];
+
+fn main() {
+    let runs = std::env::var("BENCH_RUNS").map_or(RUNS, |runs| runs.parse().expect("BENCH_RUNS takes a number above 0"));
+    let only = std::env::var("BENCH_ONLY").unwrap_or_default();
+    let only: Vec<&str> = only.split(',').filter(|part| !part.is_empty()).collect();
+    for part in &only {
+        assert!(PARTS.contains(part), "BENCH_ONLY takes some of {PARTS:?}, not {part:?}");
+    }
+    let is_whole = only.is_empty() && runs >= RUNS;
+    let parts = PARTS.into_iter().filter(|part| only.is_empty() || only.contains(part));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let record = runtime.block_on(run(parts, runs));
+
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (json, text) = (serde_json::to_string_pretty(&record).unwrap() + "\n", page::page(&record));
+    let (json_path, page_path): (PathBuf, PathBuf) = if is_whole {
+        (repository.join("bench.json"), repository.join("docs/performance.md"))
+    } else {
+        let directory = repository.join("target/bench");
+        fs::create_dir_all(&directory).unwrap();
+        (directory.join("bench.json"), directory.join("performance.md"))
+    };
+    fs::write(&json_path, json).unwrap();
+    fs::write(&page_path, &text).unwrap();
+    println!("{text}\nwritten to {} and {}", json_path.display(), page_path.display());
+}
+
+async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
+    let before = load();
+    let mut figures: Vec<Figure> = Vec::new();
+    for part in parts {
+        eprintln!("{part} ...");
+        figures.extend(match part {
+            "hand-over" => handover::graceful(runs).await,
+            "crash" => handover::crash(runs).await,
+            "commits" => commits::all().await,
+            "idle" => handover::idle(if runs < RUNS { IDLE / 10 } else { IDLE }).await,
+            "kill" => host::kill(runs.min(12)).await,
+            "registrations" => host::registrations(runs.min(10)).await,
+            _ => core::all(),
+        });
+    }
+    let machine = Machine {
+        date: output("date", &["--utc", "+%F %H:%M UTC"]),
+        commit: output("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"]),
+        processor: field("/proc/cpuinfo", "model name"),
+        cores: std::thread::available_parallelism().unwrap().get(),
+        memory: memory(),
+        kernel: output("uname", &["-sr"]),
+        disk: output("findmnt", &["--noheadings", "--output", "FSTYPE", "--target", &std::env::temp_dir().to_string_lossy()]),
+        rustc: output("rustc", &["--version"]),
+        etcd: etcd_version(),
+        sqlite: commits::sqlite_version().await,
+        load: [before, load()],
+    };
+    Record { machine, figures }
+}
+
+/// The first line that a program says; a word of excuse where there is none.
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let said = output.ok().and_then(|output| String::from_utf8(output.stdout).ok());
+    let first = said.as_deref().and_then(|said| said.lines().next()).unwrap_or_default().trim().to_owned();
+    if first.is_empty() { "not known".to_owned() } else { first }
+}
+
+/// Of the server that was measured.
+fn etcd_version() -> String {
+    let program = std::env::var_os("ETCD_BIN_DIR").map_or("etcd".into(), |directory| PathBuf::from(directory).join("etcd"));
+    let said = output(&program.to_string_lossy(), &["--version"]);
+    said.trim_start_matches("etcd Version:").trim().to_owned()
+}
+
+/// From a file of lines `name : value`.
+fn field(file: &str, name: &str) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let value = text.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name);
+    value.map_or("not known".to_owned(), |(_, value)| value.trim().to_owned())
+}
+
+fn memory() -> String {
+    let kilobytes = field("/proc/meminfo", "MemTotal");
+    let number: Option<f64> = kilobytes.strip_suffix(" kB").and_then(|number| number.parse().ok());
+    number.map_or(kilobytes, |number| format!("{:.1} GiB", number / 1024.0 / 1024.0))
+}
+
+/// The mean of one minute.
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
+}
