@@ -56,7 +56,7 @@ impl Engine {
     /// Whether somebody has seen a state that this leader did not find in the store and did not make: then the store was restored to an
     /// older one, and others may hold shards that are free or somebody else's here.
     fn proves_a_restore(&self, shown: Version) -> bool {
-        !self.restored && shown > self.loaded && shown.term < self.state.meta.term
+        !self.restored && shown > self.loaded && shown.term < self.first_term
     }
 
     /// Over a restored store, for the time of a lease: whether an executor lacks something that is recorded as its own. Somebody else may

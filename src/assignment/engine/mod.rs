@@ -73,7 +73,9 @@ pub struct Engine {
 
     /// The version that was loaded: the store had nothing newer. Whoever has seen something newer proves that it was restored.
     loaded: Version,
-    /// Somebody has.
+    /// Of this leadership; it may raise its term later.
+    first_term: Term,
+    /// Somebody has seen something newer than was loaded.
     restored: bool,
     /// Clusters that executors came from, each of which has held grants back once (L12).
     foreign: BTreeSet<ClusterId>,
@@ -205,6 +207,7 @@ impl Engine {
             ended: BTreeMap::new(),
             attempts: 0,
             loaded,
+            first_term: Term::default(),
             restored: false,
             foreign: BTreeSet::new(),
             flaps: BTreeMap::new(),

@@ -27,6 +27,7 @@ impl Engine {
         commands.push(Command::Publish(self.snapshot()));
         if self.phase == Phase::Starting {
             self.phase = Phase::Closed;
+            self.first_term = self.state.meta.term;
             self.take_stock();
             return;
         }

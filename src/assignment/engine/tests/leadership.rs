@@ -152,6 +152,10 @@ fn l10_whoever_has_seen_a_higher_version_is_answered_only_under_a_term_above_it(
     assert!(answer.version > shown, "{:?}", answer.version);
     assert!(notices(&commands).contains(&Notice::TermRaised { shown }));
     assert_eq!(rig.state().meta.term, Term(TERM + 41));
+    // What this very leadership had said under its earlier term proves nothing.
+    let commands = rig.renew(rig.renewal(&a));
+    assert!(matches!(&replies(&commands)[..], [Ok(Answer::Lease(_))]), "{commands:?}");
+    assert_eq!(rig.settle(), []);
 
     let request = rig.request();
     rig.step(Event::Heard(request, version(TERM + 90, 1)));
