@@ -44,6 +44,19 @@ async fn the_leader_sleeps_past_its_ttl() {
     assert!(replicas.cluster.manager.is_ready().await);
 }
 
+/// Their connections to it stay open and silent: they turn to the next replica in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn executors_are_connected_to_a_leader_that_sleeps() {
+    let mut replicas = Replicas::start(3, &[]).await;
+    let rest = replicas.at_rest().await;
+    replicas.cluster.manager.child.freeze().await;
+    let mut old = replicas.succession(TTL + SLACK).await;
+    replicas.still(&rest).await;
+    old.child.thaw();
+    assert_eq!(old.child.exit_code(PATIENCE).await, Some(4));
+    replicas.still(&rest).await;
+}
+
 /// The process stays, waits, and leads again when it is its turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_sleeps_past_its_ttl_and_may_stand_by() {
@@ -137,12 +150,13 @@ async fn the_leaders_key_is_deleted() {
     replicas.still(&rest).await;
 }
 
-/// The fence says so long before the next look at the key.
+/// Case 20: the fence says so long before the next look at the key, also where a key of that name is there again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deposed_leader_commits() {
     let mut replicas = Replicas::start(1, &["leadership.lease_ttl=60s"]).await;
     let _rest = replicas.at_rest().await;
-    replicas.depose().await;
+    let key = replicas.depose().await;
+    replicas.etcd.client().await.put(key.key(), key.value(), None).await.unwrap();
     let written = replicas.written().await;
     let address = replicas.cluster.manager.grpc.to_string();
     let cordon = crate::harness::run(&["cordon", "a", "--manager", &address]).await;

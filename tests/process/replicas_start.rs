@@ -3,9 +3,10 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
+use etcd_client::KeyValue;
 use rustix::process::Signal;
 
-use crate::harness::{Child, Manager, PATIENCE, Replicas, Store, free_address, poll_until};
+use crate::harness::{Child, Manager, PATIENCE, Replicas, Store, TTL, free_address, poll_until, window};
 use crate::lifecycle::handles_signals;
 use crate::support::etcd::Etcd;
 use crate::support::proxy::Proxy;
@@ -96,6 +97,38 @@ async fn a_standby_is_told_to_stop_while_etcd_is_silent() {
     assert_eq!(code, Some(0));
     assert!(took < STOP, "it took {took:?}");
     poll_until("its key is gone", PATIENCE, async || (replicas.queue().await.len() == 1).then_some(())).await;
+}
+
+/// What makes a key this very one.
+fn one(key: &KeyValue) -> (Vec<u8>, i64, i64) {
+    (key.key().to_vec(), key.create_revision(), key.lease())
+}
+
+/// Case 1: neither its patience nor its lease ends; it leads by the very key that it waited with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_waits_for_longer_than_its_lease() {
+    let mut replicas = Replicas::start(2, &["persistence.request_timeout=200ms"]).await;
+    let waiting = replicas.keys().await.pop().unwrap();
+    window(3 * TTL).await;
+    assert_eq!(replicas.keys().await.pop().map(|key| one(&key)), Some(one(&waiting)));
+    assert_eq!(replicas.standbys[0].metric("shard_manager_campaign_attempt_failures_total").await, 0.0);
+    assert_eq!(replicas.cluster.manager.stop().await, Some(0));
+    replicas.succession(PATIENCE).await;
+    assert_eq!(replicas.keys().await.iter().map(one).collect::<Vec<_>>(), [one(&waiting)]);
+}
+
+/// Case 2: it queues again by itself, on a new lease, and is elected later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standbys_lease_is_revoked() {
+    let mut replicas = Replicas::start(2, &[]).await;
+    let first = replicas.keys().await.pop().unwrap();
+    replicas.etcd.client().await.lease_revoke(first.lease()).await.unwrap();
+    replicas.waits(&replicas.standbys[0]).await;
+    assert_ne!(replicas.keys().await.pop().unwrap().lease(), first.lease());
+    assert_eq!(replicas.standbys[0].metric("shard_manager_campaign_attempt_failures_total").await, 1.0);
+    assert!(replicas.cluster.manager.is_ready().await);
+    assert_eq!(replicas.cluster.manager.stop().await, Some(0));
+    replicas.succession(PATIENCE).await;
 }
 
 /// Case 12: both numbers are named, nothing is written, and the leader goes on.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use etcd_client::KeyValue;
+
 use super::{Cluster, Executor, Manager, PATIENCE, Store, Table, boot_ns, poll_until};
 use crate::support::etcd::Etcd;
 use crate::support::proxy;
@@ -85,14 +87,19 @@ impl Replicas {
 
     /// Who leads and who waits, in their order, by what etcd holds.
     pub async fn queue(&self) -> Vec<String> {
-        let keys = self.etcd.keys(&format!("{PREFIX}leader/")).await;
-        keys.iter().map(|key| String::from_utf8_lossy(key.value()).into_owned()).collect()
+        self.keys().await.iter().map(|key| String::from_utf8_lossy(key.value()).into_owned()).collect()
     }
 
-    /// Deletes the key of who leads, from outside.
-    pub async fn depose(&self) {
-        let keys = self.etcd.keys(&format!("{PREFIX}leader/")).await;
-        self.etcd.client().await.delete(keys[0].key(), None).await.unwrap();
+    /// The same, as keys.
+    pub async fn keys(&self) -> Vec<KeyValue> {
+        self.etcd.keys(&format!("{PREFIX}leader/")).await
+    }
+
+    /// Deletes the key of who leads, from outside; what it was.
+    pub async fn depose(&self) -> KeyValue {
+        let first = self.keys().await.swap_remove(0);
+        self.etcd.client().await.delete(first.key(), None).await.unwrap();
+        first
     }
 
     /// The revision of the last write of any record of the state.
