@@ -39,6 +39,7 @@ async fn three_replicas_start() {
 async fn the_leader_is_told_to_stop() {
     let mut replicas = Replicas::start(3, &[]).await;
     let rest = replicas.at_rest().await;
+    says_who_leads(&replicas.standbys[1], &replicas.cluster.manager).await;
     let (code, took) = replicas.cluster.manager.child.stop(PATIENCE).await;
     assert_eq!(code, Some(0));
     assert!(took < Duration::from_secs(1), "it took {took:?}");
