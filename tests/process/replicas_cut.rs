@@ -112,6 +112,22 @@ async fn every_connection_to_etcd_is_dropped_once() {
     assert_eq!(replicas.cluster.table().await.term, rest.term());
 }
 
+/// Case 7, with everybody at once: the leader leads on, and who waited waits again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_is_restarted() {
+    let mut replicas = Replicas::start(2, &["leadership.lease_ttl=6s"]).await;
+    let rest = replicas.at_rest().await;
+    replicas.etcd.members[0].kill();
+    replicas.etcd.run(0);
+    stays("the leader leads", Duration::from_secs(6) + SLACK, async || replicas.cluster.manager.is_ready().await).await;
+    replicas.waits(&replicas.standbys[0]).await;
+    replicas.still(&rest).await;
+    assert_eq!(replicas.cluster.table().await.term, rest.term());
+    assert_eq!(replicas.cluster.manager.stop().await, Some(0));
+    replicas.succession(PATIENCE).await;
+    replicas.still(&rest).await;
+}
+
 /// Case 23: the leader finds out that it landed, and goes on from there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_answer_to_a_commit_is_lost() {

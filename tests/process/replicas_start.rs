@@ -56,6 +56,27 @@ async fn a_standby_is_told_to_stop_while_it_starts() {
     assert!(replicas.cluster.manager.is_ready().await);
 }
 
+/// Case 5: just when it was elected. It takes over nothing any more, and leaves nothing behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_is_told_to_stop_while_it_takes_over() {
+    let mut replicas = Replicas::start(1, &[]).await;
+    let store = replicas.store();
+    for pause in [0, 2, 5, 10, 20, 40] {
+        let mut successor = Manager::stand(&store, &Replicas::settings(&[])).await;
+        replicas.waits(&successor).await;
+        replicas.cluster.manager.child.signal(Signal::TERM);
+        poll_until("it is its turn", PATIENCE, async || (replicas.queue().await.len() == 1).then_some(())).await;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let (code, took) = successor.child.stop(PATIENCE).await;
+        assert_eq!(code, Some(0), "after {pause} ms");
+        assert!(took < STOP, "after {pause} ms it took {took:?}");
+        assert_eq!(replicas.queue().await.len(), 0, "after {pause} ms its key stayed");
+        assert_eq!(replicas.cluster.manager.child.exit_code(PATIENCE).await, Some(0));
+        assert!(replicas.etcd.client().await.leases().await.unwrap().leases().is_empty(), "after {pause} ms a lease stayed");
+        replicas.cluster.manager.restart().await;
+    }
+}
+
 /// Case 11: it is alive and says so, counts, stops when told to, and else stands as soon as etcd is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_is_not_there() {
