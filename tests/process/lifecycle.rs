@@ -44,7 +44,8 @@ async fn it_is_asked_to_stop_at_any_moment_of_its_start() {
     }
 }
 
-fn handles_signals(pid: u32) -> bool {
+/// Before that a signal is the kernel's to answer.
+pub fn handles_signals(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(|mask| u64::from_str_radix(mask.trim(), 16));
     // SIGINT is 2, SIGTERM is 15.

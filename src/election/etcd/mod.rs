@@ -41,6 +41,9 @@ const REVOKE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How soon somebody who waits first looks who leads. Who wins at once says nothing.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
+/// How often somebody who waits looks who leads, so that who asks it is not sent to one that is long gone.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What an election is run with.
@@ -54,7 +57,7 @@ pub struct Options {
     pub holder: String,
     /// Says whether the coordinator turns.
     pub pulse: Pulse,
-    /// How often somebody who waits says who leads: 30 s but in tests.
+    /// How often somebody who waits says in its log who leads, even where that has not changed: 30 s but in tests.
     pub announce_every: Duration,
     /// Called for each attempt at a campaign that failed, before it is tried again.
     pub on_failure: Arc<dyn Fn() + Send + Sync>,
@@ -171,23 +174,27 @@ impl EtcdElection {
         }
     }
 
-    /// Says who leads, for as long as this waits.
+    /// Says who leads, for as long as this waits: to who asks, soon after it changed, and in the log also every so often.
     async fn announce(&self) -> Infallible {
-        sleep(FIRST_LOOK.min(self.options.announce_every)).await;
+        let announce_every = self.options.announce_every;
+        let mut said: Option<Instant> = None;
+        sleep(FIRST_LOOK.min(announce_every)).await;
         loop {
-            match self.first_in_queue().await {
-                Ok(Some(leader)) => {
-                    info!(leader, "waiting for the leadership, as a standby");
-                    self.leader.send_replace(Some(leader));
+            let seen = self.first_in_queue().await;
+            let leader = seen.as_ref().ok().cloned().flatten();
+            let is_news = self.leader.send_if_modified(|known| std::mem::replace(known, leader.clone()) != leader);
+            if is_news || said.is_none_or(|at| at.elapsed() >= announce_every) {
+                said = Some(Instant::now());
+                match seen {
+                    Ok(Some(leader)) => info!(leader, "waiting for the leadership, as a standby"),
+                    // Between two leaders, or not in the queue yet.
+                    Ok(None) => info!("waiting for the leadership, as a standby; there is no leader yet"),
+                    Err(failure) => {
+                        warn!(error = &failure as &dyn std::error::Error, "waiting as a standby; who leads is not known")
+                    }
                 }
-                // Between two leaders, or not in the queue yet.
-                Ok(None) => {
-                    info!("waiting for the leadership, as a standby; there is no leader yet");
-                    self.leader.send_replace(None);
-                }
-                Err(failure) => warn!(error = &failure as &dyn std::error::Error, "waiting as a standby; who leads is not known"),
             }
-            sleep(self.options.announce_every).await;
+            sleep(LOOK_EVERY.min(announce_every)).await;
         }
     }
 

@@ -75,6 +75,11 @@ impl Cluster {
         Cluster { directory, store, manager, journals: BTreeSet::new(), started: 0 }
     }
 
+    /// Around a manager that serves already.
+    pub fn around(manager: Manager, store: Store) -> Cluster {
+        Cluster { directory: tempfile::tempdir().unwrap(), store, manager, journals: BTreeSet::new(), started: 0 }
+    }
+
     fn settings<'a>(settings: &[&'a str]) -> Vec<&'a str> {
         [&["executors.lease_ttl=2s", "executors.settle_time=300ms", "number_of_shards=64"], settings].concat()
     }

@@ -14,27 +14,34 @@ use super::{Child, PATIENCE, free_address, poll_until};
 #[derive(Clone, Debug)]
 pub enum Store {
     Sqlite(PathBuf),
+    /// Any number of managers share it, each by an endpoint of its own where a proxy stands before it.
+    Etcd {
+        /// One, or several separated by commas.
+        endpoint: String,
+        prefix: String,
+    },
 }
 
 impl Store {
     fn settings(&self) -> Vec<String> {
         match self {
             Store::Sqlite(path) => vec![format!("persistence.sqlite.path={}", path.display())],
+            Store::Etcd { endpoint, prefix } => vec![
+                "persistence.type=etcd".to_owned(),
+                format!("persistence.etcd.endpoints={endpoint}"),
+                format!("persistence.etcd.prefix={prefix}"),
+            ],
         }
     }
 
-    /// Loses everything.
+    /// Loses everything. Of a database file only.
     pub fn wipe(&self) {
-        match self {
-            Store::Sqlite(path) => {
-                for suffix in ["", "-wal", "-shm", ".leader"] {
-                    let mut name = path.clone().into_os_string();
-                    name.push(suffix);
-                    match std::fs::remove_file(&name) {
-                        Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{name:?}: {error}"),
-                        _ => {}
-                    }
-                }
+        for suffix in ["", "-wal", "-shm", ".leader"] {
+            let mut name = self.path().as_os_str().to_owned();
+            name.push(suffix);
+            match std::fs::remove_file(&name) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => panic!("{name:?}: {error}"),
+                _ => {}
             }
         }
     }
@@ -43,6 +50,7 @@ impl Store {
     pub fn path(&self) -> &Path {
         match self {
             Store::Sqlite(path) => path,
+            Store::Etcd { .. } => panic!("{self:?} is no file"),
         }
     }
 }
@@ -68,6 +76,15 @@ impl Manager {
         let http = child.announced("HTTP listening on ").await.parse().unwrap();
         let grpc = child.announced("gRPC listening on ").await.parse().unwrap();
         Manager { child, store, settings, grpc, http }
+    }
+
+    /// Starts one that may have to wait for its turn, and waits until it answers on HTTP.
+    pub async fn stand(store: &Store, settings: &[&str]) -> Manager {
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let (grpc, http) = (free_address(), free_address());
+        let mut child = Manager::spawn(grpc, http, store, &settings);
+        child.announced("HTTP listening on ").await;
+        Manager { child, store: store.clone(), settings, grpc, http }
     }
 
     /// Starts a process without waiting for anything.
@@ -121,6 +138,28 @@ impl Manager {
     pub async fn get(&self, path: &str) -> (u16, String) {
         let answer = reqwest::get(format!("http://{}{path}", self.http)).await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
+    /// The same, of a process that may be gone or frozen.
+    pub async fn try_get(&self, path: &str) -> Option<(u16, String)> {
+        let client = reqwest::Client::builder().timeout(Duration::from_secs(1)).build().unwrap();
+        let answer = client.get(format!("http://{}{path}", self.http)).send().await.ok()?;
+        Some((answer.status().as_u16(), answer.text().await.ok()?))
+    }
+
+    /// Whether it serves, by what it says of itself.
+    pub async fn is_ready(&self) -> bool {
+        self.try_get("/readyz").await.is_some_and(|(status, _)| status == 200)
+    }
+
+    /// `/status`.
+    pub async fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.get("/status").await.1).unwrap()
+    }
+
+    /// How it shows up in the queue and in logs.
+    pub fn identity(&self) -> String {
+        format!("process {} on ", self.child.pid())
     }
 
     /// The sum of a metric over its labels; those that begin with `name`, so that a label can be part of it.

@@ -6,6 +6,7 @@ mod executor;
 mod fake;
 mod manager;
 mod proxy;
+mod replicas;
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ pub use executor::Executor;
 pub use fake::Fake;
 pub use manager::{Manager, Store};
 pub use proxy::{Direction, Proxy};
+pub use replicas::{Replicas, TTL};
 
 pub use crate::support::free_address;
 
