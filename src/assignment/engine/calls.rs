@@ -7,7 +7,7 @@ use crate::assignment::command::{Answer, Cause, Command, LeaseAnswer, Notice, Ra
 use crate::assignment::event::{Claim, Departure, Registration, Renewal, RequestId, is_plausible};
 use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish};
 use crate::holdings::Holdings;
-use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, Slot, Term, Version};
+use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, ShardId, Slot, Term, Version};
 
 use super::contact::Told;
 use super::draft::{Draft, Due, Page};
@@ -62,11 +62,16 @@ impl Engine {
     /// Over a restored store, for the time of a lease: whether an executor lacks something that is recorded as its own. Somebody else may
     /// hold that, so it is not given to it again but asked back.
     fn is_in_doubt(&self, renewal: &Renewal) -> bool {
+        !self.in_doubt(renewal).is_empty()
+    }
+
+    /// What that is.
+    fn in_doubt(&self, renewal: &Renewal) -> Vec<ShardId> {
         let contact = self.present.get(&renewal.id).and_then(|slot| self.contacts.get(slot));
         let contact = contact.filter(|contact| contact.incarnation == renewal.incarnation && self.is_doubtful());
         match (contact, &renewal.claim) {
-            (Some(contact), Claim::Full(held)) => contact.lacks(held, &self.state).next().is_some(),
-            _ => false,
+            (Some(contact), Claim::Full(held)) => contact.lacks(held, &self.state).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -83,14 +88,10 @@ impl Engine {
             let (shown, loaded) = (renewal.mark, self.loaded);
             draft.outbox.notices.push(Notice::StoreRestored { shown, loaded, held_back });
         }
-        let contact = self.present.get(&renewal.id).and_then(|slot| self.contacts.get(slot));
-        let contact = contact.filter(|contact| contact.incarnation == renewal.incarnation && self.is_doubtful());
-        if let (Some(contact), Claim::Full(held)) = (contact, &renewal.claim) {
-            for shard in contact.lacks(held, &self.state) {
-                let held = matches!(draft.next().shard(shard).state, ShardState::Held(_));
-                if held && !draft.release_shard(shard, Cause::LeaderChange) {
-                    return;
-                }
+        for shard in self.in_doubt(renewal) {
+            let held = matches!(draft.next().shard(shard).state, ShardState::Held(_));
+            if held && !draft.release_shard(shard, Cause::LeaderChange) {
+                return;
             }
         }
     }
