@@ -319,7 +319,7 @@ impl TermOfOffice {
             exclusive_ids: config.executors.exclusive_ids,
             // A leadership is kept only while the coordinator turned within the last third of its TTL.
             turn_interval: TURN_INTERVAL.min(config.executors.lease_ttl / 10).min(config.leadership.lease_ttl / 10),
-            takeover_grace: Duration::ZERO,
+            takeover_grace: leadership.takeover_grace(),
             max_pages_per_commit: places.store.limits().pages,
         };
         let takeover = Takeover {

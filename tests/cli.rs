@@ -103,11 +103,6 @@ fn config_show_gives_values_and_origins_and_no_secret() {
 fn serve_refuses_before_anything_starts_what_it_cannot_run() {
     let wrong = output(&["serve", "--set", "grpc.listen=nowhere"]);
     assert_eq!(wrong.status.code(), Some(2));
-    let sets = ["persistence.type=postgres", "persistence.postgres.url=postgres://a/b"].map(|set| ["--set", set]);
-    let postgres = output(&[&["serve"][..], &sets.concat()].concat());
-    assert_eq!(postgres.status.code(), Some(2));
-    let message = stderr(&postgres);
-    assert!(message.contains("persistence.type = postgres is valid, but this release does not serve on it yet"), "{message}");
 }
 
 #[test]

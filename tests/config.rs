@@ -67,7 +67,6 @@ fn defaults_hold_where_nothing_is_set() {
     assert_eq!(config.executors.settle_time, Duration::from_millis(500));
     assert!(!config.executors.exclusive_ids);
     assert_eq!(config.warnings(), Vec::<String>::new());
-    assert_eq!(config.unsupported(), None);
     assert_eq!(provenance.settings.len(), KEYS.len());
     assert!(provenance.settings.iter().all(|setting| matches!(setting.origin, Origin::Default | Origin::Derived(_))));
 }
@@ -101,7 +100,7 @@ fn every_key_can_be_set_from_every_source() {
         "persistence.request_timeout" | "executors.command_timeout" => "900ms",
         "persistence.postgres.url" => "postgres://me@db/shards",
         "persistence.etcd.endpoints" => "http://a:2379, https://b:2379",
-        "persistence.etcd.username" | "persistence.etcd.password" => "somebody",
+        "persistence.etcd.username" | "persistence.etcd.password" | "persistence.postgres.password" => "somebody",
         name if name.ends_with("_file") => "/some/file",
         _ => key.default.unwrap(),
     };
@@ -261,13 +260,25 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     let etcd = |sets: &[&'static str], words: &[&str]| {
         rule(&[&["persistence.type=etcd", "persistence.etcd.endpoints=http://a:1"], sets].concat(), words);
     };
-    etcd(&["persistence.etcd.cert_file=/c"], &["cert_file is given without key_file"]);
-    etcd(&["persistence.etcd.key_file=/k"], &["key_file is given without cert_file"]);
-    etcd(&["persistence.etcd.username=me"], &["username is given without password or password_file"]);
-    etcd(&["persistence.etcd.password=hunter2"], &["a password is given without username"]);
+    etcd(&["persistence.etcd.cert_file=/c"], &["persistence.etcd.cert_file is given without persistence.etcd.key_file"]);
+    etcd(&["persistence.etcd.key_file=/k"], &["persistence.etcd.key_file is given without persistence.etcd.cert_file"]);
+    etcd(&["persistence.etcd.username=me"], &["persistence.etcd.username is given without persistence.etcd.password"]);
+    etcd(&["persistence.etcd.password=hunter2"], &["persistence.etcd.password is given without persistence.etcd.username"]);
     etcd(&["persistence.etcd.endpoints=https://b:2"], &["ca_file is missing", "https://b:2"]);
     etcd(&["persistence.etcd.max_operations=2"], &["persistence.etcd.max_operations = 2", "at least 3"]);
     etcd(&["persistence.etcd.max_bytes=1000"], &["persistence.etcd.max_bytes = 1000", "at least 131072"]);
+    let postgres = |sets: &[&'static str], words: &[&str]| {
+        rule(&[&["persistence.type=postgres", "persistence.postgres.url=postgres://db/x"], sets].concat(), words);
+    };
+    postgres(&["persistence.postgres.cert_file=/c"], &["cert_file is given without persistence.postgres.key_file"]);
+    let both = ["persistence.postgres.password=hunter2", "persistence.postgres.password_file=/p"];
+    postgres(&both, &["persistence.postgres.password and persistence.postgres.password_file are refused together"]);
+    for name in ["", "0a", "Shards", "a-b", "s\"; drop"] {
+        let set = format!("persistence.postgres.schema={name}");
+        refused("", &[], &[&set], &["persistence.postgres.schema = ", "1 to 63 of a to z"]);
+    }
+    rule(&["leadership.host.tick=1ms"], &["leadership.host.tick = 1ms", "10ms to 10s"]);
+    rule(&["leadership.host.grace=499ms"], &["leadership.host.grace = 499ms", "5 times leadership.host.tick = 100ms"]);
     rule(&["persistence.etcd.prefix=/x"], &["persistence.etcd.prefix = \"/x\"", "ends with /"]);
     rule(&["persistence.sqlite.path="], &["persistence.sqlite.path = \"\""]);
     rule(&["log.filter=info,x=loud"], &["log.filter = \"info,x=loud\""]);
@@ -306,14 +317,6 @@ fn a_lease_that_is_short_beside_the_leadership_is_a_warning() {
         warnings[0].contains("executors.lease_ttl = 18s") && warnings[0].contains("leadership.lease_ttl = 10s"),
         "{warnings:?}"
     );
-}
-
-#[test]
-fn stores_of_later_releases_are_valid_but_not_served_on() {
-    let (config, _) = load("", &[], &["persistence.type=postgres", "persistence.postgres.url=postgres://db/x"]);
-    assert!(config.unsupported().unwrap().contains("persistence.type = postgres"));
-    let (config, _) = load("", &[], &["persistence.type=etcd", "persistence.etcd.endpoints=http://a:2379"]);
-    assert_eq!(config.unsupported(), None);
 }
 
 #[test]

@@ -26,8 +26,8 @@ pub(super) enum Command {
 pub(super) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Check(sources) => {
-            let (config, _, warnings) = sources.load()?;
-            for warning in warnings.into_iter().chain(config.unsupported()) {
+            let (_, _, warnings) = sources.load()?;
+            for warning in warnings {
                 output::say(&format!("warning: {warning}"));
             }
             Ok(output::print("the configuration is valid")?)

@@ -95,9 +95,6 @@ enum Error {
     /// The configuration is refused.
     #[error(transparent)]
     Config(#[from] crate::config::Error),
-    /// The configuration is valid, but this release cannot serve with it.
-    #[error("{0}")]
-    Unsupported(String),
     /// No manager did what was asked.
     #[error(transparent)]
     Manager(#[from] manager::Error),
@@ -121,7 +118,7 @@ enum Error {
 impl Error {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Error::Config(_) | Error::Unsupported(_) => ExitCode::from(2),
+            Error::Config(_) => ExitCode::from(2),
             _ => ExitCode::FAILURE,
         }
     }

@@ -8,9 +8,6 @@ use crate::run::{self, Deployment};
 pub(super) async fn run(sources: SourceArguments) -> Result<ExitCode, Error> {
     let shutdown = signals::install().map_err(|source| Error::Process { what: "install the handlers of signals", source })?;
     let (config, _, warnings) = sources.load()?;
-    if let Some(reason) = config.unsupported() {
-        return Err(Error::Unsupported(reason));
-    }
     logging::start(config.log.format, &config.log.filter);
     for warning in warnings {
         tracing::warn!("{warning}");

@@ -33,6 +33,8 @@ pub enum Kind {
 }
 
 const DURATION: &str = "a duration with its unit, such as 10s or 500ms";
+/// What PostgreSQL takes for a name as it is written.
+pub(super) const SCHEMA: &str = "1 to 63 of a to z, 0 to 9 and _, the first no digit";
 const ADDRESS: &str = "an IP address and a port, such as 127.0.0.1:9092 or [::1]:9092";
 
 const fn key(name: &'static str, default: &'static str, kind: Kind, takes: &'static str) -> Key {
@@ -57,6 +59,12 @@ pub const KEYS: &[Key] = &[
         default: None,
         ..key("persistence.postgres.url", "", Kind::Text, "a URL that begins with postgres:// or postgresql://")
     },
+    key("persistence.postgres.schema", "shard_manager", Kind::Text, SCHEMA),
+    Key { secret: true, default: None, ..key("persistence.postgres.password", "", Kind::Text, "a password") },
+    Key { default: None, ..key("persistence.postgres.password_file", "", Kind::Text, "the path of a file") },
+    Key { default: None, ..key("persistence.postgres.ca_file", "", Kind::Text, "the path of a PEM file") },
+    Key { default: None, ..key("persistence.postgres.cert_file", "", Kind::Text, "the path of a PEM file") },
+    Key { default: None, ..key("persistence.postgres.key_file", "", Kind::Text, "the path of a PEM file") },
     key("persistence.etcd.endpoints", "", Kind::List, "a list of http://host:port or https://host:port"),
     key("persistence.etcd.prefix", "/shard-manager/", Kind::Text, "text that begins and ends with /"),
     Key { default: None, ..key("persistence.etcd.ca_file", "", Kind::Text, "the path of a PEM file") },
@@ -69,6 +77,9 @@ pub const KEYS: &[Key] = &[
     key("persistence.etcd.max_bytes", "1572864", Kind::Integer, "a whole number of bytes, at least 131072"),
     key("leadership.lease_ttl", "10s", Kind::Text, DURATION),
     key("leadership.on_loss", "exit", Kind::Text, "exit or standby"),
+    key("leadership.host.tick", "100ms", Kind::Text, DURATION),
+    key("leadership.host.grace", "3s", Kind::Text, DURATION),
+    key("leadership.host.kill_hung", "true", Kind::Boolean, "true or false"),
     key("executors.lease_ttl", "30s", Kind::Text, DURATION),
     Key {
         derived: Some("min(5s, executors.lease_ttl / 3)"),

@@ -67,7 +67,6 @@ pub struct Persistence {
     /// For [`StoreKind::Sqlite`].
     pub sqlite: Sqlite,
     /// For [`StoreKind::Postgres`].
-    #[serde(default)]
     pub postgres: Postgres,
     /// For [`StoreKind::Etcd`].
     pub etcd: Etcd,
@@ -83,9 +82,9 @@ pub struct Persistence {
 pub enum StoreKind {
     /// A database file on this host.
     Sqlite,
-    /// A PostgreSQL server. This release does not serve on it yet.
+    /// A PostgreSQL server.
     Postgres,
-    /// An etcd cluster. This release does not serve on it yet.
+    /// An etcd cluster.
     Etcd,
 }
 
@@ -97,10 +96,29 @@ pub struct Sqlite {
 }
 
 /// See [`Persistence::postgres`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Postgres {
     /// `postgres://user:password@host:port/database`. No default; needed by [`StoreKind::Postgres`].
+    #[serde(default)]
     pub url: Option<Secret>,
+    /// The schema that holds this cluster's tables, by default `shard_manager`: 1 to 63 of `a` to `z`, `0` to `9` and `_`, the first no
+    /// digit. Created where it is missing. Several clusters share one database by schemas of their own.
+    pub schema: String,
+    /// The user's password, in place of one in the URL. No default.
+    #[serde(default)]
+    pub password: Option<Secret>,
+    /// A file with the user's password. No default.
+    #[serde(default)]
+    pub password_file: Option<PathBuf>,
+    /// Who signed the server's certificate, as a PEM file. No default; with it the connection is encrypted, and the server's name checked.
+    #[serde(default)]
+    pub ca_file: Option<PathBuf>,
+    /// The certificate that this process shows, as a PEM file; with `key_file`. No default.
+    #[serde(default)]
+    pub cert_file: Option<PathBuf>,
+    /// The key of that certificate, as a PEM file. No default.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
 }
 
 /// See [`Persistence::etcd`].
@@ -142,6 +160,22 @@ pub struct Leadership {
     pub lease_ttl: Duration,
     /// What a leader does that lost its leadership, by default [`OnLoss::Exit`].
     pub on_loss: OnLoss,
+    /// How processes beside one SQLite file settle who leads.
+    pub host: HostLeadership,
+}
+
+/// See [`Leadership::host`]. On other stores these are read and checked, but not used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostLeadership {
+    /// How often a leader beats and a standby looks: 10ms to 10s, by default 100ms.
+    #[serde(with = "humantime_serde")]
+    pub tick: Duration,
+    /// How long a leader's heartbeat may stand still before a standby takes over: at least 5 ticks, at most 24h, by default 3s.
+    #[serde(with = "humantime_serde")]
+    pub grace: Duration,
+    /// Whether a standby kills a leader whose heartbeat stood still for the grace, before it takes over: such a leader may hold the
+    /// database's write lock. By default true. A manager within another process kills nobody, whatever this says.
+    pub kill_hung: bool,
 }
 
 /// What a leader does that lost its leadership.
@@ -212,10 +246,5 @@ impl Config {
     /// What is allowed, but probably not meant.
     pub fn warnings(&self) -> Vec<String> {
         rules::warnings(self)
-    }
-
-    /// Why this release cannot serve with this configuration although it is valid, if so.
-    pub fn unsupported(&self) -> Option<String> {
-        rules::unsupported(self)
     }
 }

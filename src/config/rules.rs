@@ -2,20 +2,24 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use humantime_serde::re::humantime::format_duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
+use super::keys::SCHEMA;
 use super::problem::Broken;
-use super::{Config, StoreKind};
+use super::{Config, Persistence, StoreKind};
 use crate::types::MAX_SHARDS;
 
 /// The longest duration that any key takes: deadlines far beyond the life of a process are mistakes.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
+/// The range of `leadership.host.tick`.
+const TICK: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 const MIN_LEADER_TTL: Duration = Duration::from_secs(2);
-/// Room for `meta` and the longest page.
+/// Room for `meta` and four of the longest pages: the least with which the engine gets on.
 const MIN_ETCD_BYTES: u32 = 128 * 1024;
 const MIN_EXECUTOR_LEASE: Duration = Duration::from_secs(1);
 
@@ -81,9 +85,34 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
         );
     }
 
+    let host = &leadership.host;
+    let valid = TICK.contains(&host.tick);
+    if checks.value("leadership.host.tick", text(host.tick), valid, "10ms to 10s") {
+        checks.relation(
+            &["leadership.host.grace", "leadership.host.tick"],
+            host.grace >= host.tick * 5 && host.grace <= MAX_DURATION,
+            format!(
+                "leadership.host.grace = {} is refused: at least 5 times leadership.host.tick = {} and at most 24h",
+                text(host.grace),
+                text(host.tick)
+            ),
+        );
+    }
+
+    store(&mut checks, persistence);
+
+    if let Err(reason) = EnvFilter::builder().parse(&log.filter) {
+        checks.value("log.filter", format!("{:?}", log.filter), false, &format!("a level or directives ({reason})"));
+    }
+    checks.broken
+}
+
+/// Of the stores. What a store that is not chosen lacks is no problem.
+fn store(checks: &mut Checks, persistence: &Persistence) {
     let path = &persistence.sqlite.path;
     checks.value("persistence.sqlite.path", format!("{path:?}"), !path.as_os_str().is_empty(), "the path of a file");
-    match &persistence.postgres.url {
+    let postgres = &persistence.postgres;
+    match &postgres.url {
         Some(url) => {
             let valid = ["postgres://", "postgresql://"].iter().any(|scheme| url.reveal().starts_with(scheme));
             checks.value("persistence.postgres.url", url, valid, "a URL that begins with postgres:// or postgresql://");
@@ -94,6 +123,16 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
             "persistence.postgres.url is missing: persistence.type = postgres needs it".to_owned(),
         ),
     }
+    let valid = matches!(postgres.schema.len(), 1..=63)
+        && postgres.schema.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        && !postgres.schema.starts_with(|first: char| first.is_ascii_digit());
+    checks.value("persistence.postgres.schema", format!("{:?}", postgres.schema), valid, SCHEMA);
+    let chosen = persistence.kind == StoreKind::Postgres;
+    let keys = ["persistence.postgres.cert_file", "persistence.postgres.key_file"];
+    checks.together(chosen, keys, [postgres.cert_file.is_some(), postgres.key_file.is_some()]);
+    let keys = ["persistence.postgres.password", "persistence.postgres.password_file"];
+    checks.one_of(keys, [postgres.password.is_some(), postgres.password_file.is_some()]);
+
     let etcd = &persistence.etcd;
     for endpoint in &etcd.endpoints {
         let valid = endpoint.parse::<Uri>().is_ok_and(|uri| {
@@ -114,23 +153,13 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
     let valid = etcd.prefix.starts_with('/') && etcd.prefix.ends_with('/');
     checks.value("persistence.etcd.prefix", format!("{:?}", etcd.prefix), valid, "text that begins and ends with /");
     let chosen = persistence.kind == StoreKind::Etcd;
-    let both = |one: &str, other: &str| format!("persistence.etcd.{one} is given without {other}, and means nothing alone");
-    let (cert, key) = (etcd.cert_file.is_some(), etcd.key_file.is_some());
-    let keys = &["persistence.etcd.cert_file", "persistence.etcd.key_file"];
-    checks.relation(
-        keys,
-        !chosen || cert == key,
-        if cert { both("cert_file", "key_file") } else { both("key_file", "cert_file") },
-    );
+    let keys = ["persistence.etcd.cert_file", "persistence.etcd.key_file"];
+    checks.together(chosen, keys, [etcd.cert_file.is_some(), etcd.key_file.is_some()]);
     let (user, password) = (etcd.username.is_some(), etcd.password.is_some() || etcd.password_file.is_some());
-    let keys = &["persistence.etcd.username", "persistence.etcd.password", "persistence.etcd.password_file"];
-    let message = if user { both("username", "password or password_file") } else { both("a password", "username") };
-    checks.relation(keys, !chosen || user == password, message);
-    checks.relation(
-        &["persistence.etcd.password", "persistence.etcd.password_file"],
-        etcd.password.is_none() || etcd.password_file.is_none(),
-        "persistence.etcd.password and persistence.etcd.password_file are refused together: one of them".to_owned(),
-    );
+    let password_key = if etcd.password_file.is_some() { "persistence.etcd.password_file" } else { "persistence.etcd.password" };
+    checks.together(chosen, ["persistence.etcd.username", password_key], [user, password]);
+    let keys = ["persistence.etcd.password", "persistence.etcd.password_file"];
+    checks.one_of(keys, [etcd.password.is_some(), etcd.password_file.is_some()]);
     let secure = etcd.endpoints.iter().find(|endpoint| endpoint.starts_with("https://"));
     checks.relation(
         &["persistence.etcd.endpoints", "persistence.etcd.ca_file"],
@@ -140,11 +169,6 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
     checks.value("persistence.etcd.max_operations", etcd.max_operations, etcd.max_operations >= 3, "at least 3");
     let least = MIN_ETCD_BYTES;
     checks.value("persistence.etcd.max_bytes", etcd.max_bytes, etcd.max_bytes >= least, &format!("at least {least}"));
-
-    if let Err(reason) = EnvFilter::builder().parse(&log.filter) {
-        checks.value("log.filter", format!("{:?}", log.filter), false, &format!("a level or directives ({reason})"));
-    }
-    checks.broken
 }
 
 /// What is allowed, but probably not meant.
@@ -162,13 +186,6 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
         ));
     }
     warnings
-}
-
-/// Why this release cannot serve although all rules hold.
-pub(super) fn unsupported(config: &Config) -> Option<String> {
-    (config.persistence.kind == StoreKind::Postgres).then(|| {
-        "persistence.type = postgres is valid, but this release does not serve on it yet: it serves on sqlite and etcd".to_owned()
-    })
 }
 
 /// Two servers cannot have the same port of one address; an unspecified address takes the port of every address.
@@ -191,6 +208,18 @@ impl Checks {
     fn value(&mut self, key: &'static str, value: impl fmt::Display, holds: bool, rule: &str) -> bool {
         self.relation(&[key], holds, format!("{key} = {value} is refused: it must be {rule}"));
         holds
+    }
+
+    /// Two keys of which each needs the other, where `needed`; `given` says which of them are there.
+    fn together(&mut self, needed: bool, keys: [&'static str; 2], given: [bool; 2]) {
+        let (there, missing) = if given[0] { (keys[0], keys[1]) } else { (keys[1], keys[0]) };
+        let message = format!("{there} is given without {missing}, and means nothing alone");
+        self.relation(&keys, !needed || given[0] == given[1], message);
+    }
+
+    /// Two keys of which at most one may be there.
+    fn one_of(&mut self, keys: [&'static str; 2], given: [bool; 2]) {
+        self.relation(&keys, given != [true, true], format!("{} and {} are refused together: one of them", keys[0], keys[1]));
     }
 
     fn relation(&mut self, keys: &[&'static str], holds: bool, message: String) {

@@ -20,6 +20,7 @@ use crate::types::BootInstant;
 pub struct Leadership {
     fence: Fence,
     belief: Belief,
+    takeover_grace: Duration,
     lost: tokio::sync::oneshot::Receiver<Lost>,
     holder: Box<dyn Holder>,
 }
@@ -116,7 +117,17 @@ pub trait Holder: Send {
 impl Leadership {
     /// Put together by an election that was won.
     pub fn new(fence: Fence, belief: Belief, lost: tokio::sync::oneshot::Receiver<Lost>, holder: Box<dyn Holder>) -> Leadership {
-        Leadership { fence, belief, lost, holder }
+        Leadership { fence, belief, takeover_grace: Duration::ZERO, lost, holder }
+    }
+
+    /// The same, won in a way that leaves the leader before to believe in its own for `grace` at most (L8).
+    pub fn with_takeover_grace(self, grace: Duration) -> Leadership {
+        Leadership { takeover_grace: grace, ..self }
+    }
+
+    /// How much longer than a lease nobody's lease may end after this leadership began: the leader before may still have been answering.
+    pub fn takeover_grace(&self) -> Duration {
+        self.takeover_grace
     }
 
     /// The precondition of every write.
@@ -138,6 +149,15 @@ impl Leadership {
     pub async fn release(self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.holder.release().await
     }
+}
+
+/// What a campaign does where another process leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Waits as a standby, for as long as it takes.
+    Wait,
+    /// Fails with [`Error::HeldElsewhere`], and names the holder.
+    FailAtOnce,
 }
 
 /// A place where a leadership can be won.
