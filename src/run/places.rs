@@ -7,7 +7,6 @@ use std::time::Duration;
 use tracing::info;
 
 use super::Error;
-use crate::assignment::Engine;
 use crate::backend::etcd::{Members, Settings};
 use crate::backend::sqlite::Database;
 use crate::config::{Config, StoreKind};
@@ -40,7 +39,7 @@ pub(super) type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) async fn open(config: &Config, identity: &str, metrics: &Arc<Metrics>) -> Result<(Places, Close), Error> {
     let persistence = &config.persistence;
     let pulse = Pulse::new();
-    let (places, close): (Places, Close) = match persistence.kind {
+    match persistence.kind {
         StoreKind::Sqlite => {
             let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
             let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
@@ -49,7 +48,7 @@ pub(super) async fn open(config: &Config, identity: &str, metrics: &Arc<Metrics>
                 election: Arc::new(HostElection::new(Arc::clone(&database), identity)),
                 pulse,
             };
-            (places, Box::pin(async move { database.close().await }))
+            Ok((places, Box::pin(async move { database.close().await })))
         }
         StoreKind::Etcd => {
             let etcd = &persistence.etcd;
@@ -70,21 +69,13 @@ pub(super) async fn open(config: &Config, identity: &str, metrics: &Arc<Metrics>
             let election = EtcdElection::new(members()?, options).map_err(|error| refused(&error))?;
             info!(endpoints = etcd.endpoints.join(","), prefix = etcd.prefix, "the state is in etcd");
             let store = Arc::new(store.map_err(|error| refused(&error))?);
-            (Places { store, election: Arc::new(election), pulse }, Box::pin(async {}))
+            Ok((Places { store, election: Arc::new(election), pulse }, Box::pin(async {})))
         }
         StoreKind::Postgres => {
             let why = "persistence.type \"postgres\" cannot be served by this release; \"sqlite\" and \"etcd\" can";
-            return Err(Error::Configuration(why.to_owned()));
+            Err(Error::Configuration(why.to_owned()))
         }
-    };
-    let (pages, least) = (places.store.limits().pages, Engine::LEAST_PAGES_PER_COMMIT);
-    if pages < least {
-        let why = format!(
-            "persistence.etcd.max_operations and persistence.etcd.max_bytes leave room for {pages} pages in one transaction; it takes at least {least}"
-        );
-        return Err(Error::Configuration(why));
     }
-    Ok((places, close))
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {
