@@ -299,7 +299,8 @@ async fn a_server_that_takes_five_operations_gets_no_more() {
     let mut state = sample::state(3000, fence.token());
     let mut all = whole(&state);
     let meta = all.meta.clone();
-    (all.executors, all.shards, all.retirees) = (all.executors[..1].to_vec(), all.shards[..3].to_vec(), Vec::new());
+    (all.executors, all.shards, all.retirees) =
+        (all.executors[..1].to_vec(), all.shards[..1].to_vec(), all.retirees[..2].to_vec());
     let revision = store.commit(&fence, None, &all).await.unwrap();
     // The identical one, and another one: what is refused has operations too.
     assert_eq!(store.commit(&fence, None, &all).await.unwrap(), revision);
