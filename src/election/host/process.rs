@@ -1,13 +1,12 @@
 //! Processes of this host, by pid *and* start time: a pid alone may by now be somebody else's.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Where and when a process began: together with its pid nothing else is ever taken for it.
@@ -99,10 +98,7 @@ impl Handle {
     /// # Errors
     /// `PermissionDenied` for another user's process.
     pub fn kill(&self) -> io::Result<()> {
-        match pidfd_send_signal(&self.0, Signal::KILL) {
-            Ok(()) | Err(Errno::SRCH) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        kill(&self.0)
     }
 
     /// The same handle, to wait for its end. Needs a runtime.
@@ -110,19 +106,13 @@ impl Handle {
     /// # Errors
     /// Where the runtime does not take the descriptor.
     pub fn watch(self) -> io::Result<Watched> {
-        AsyncFd::with_interest(self, Interest::READABLE).map(Watched)
-    }
-}
-
-impl AsRawFd for Handle {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
+        super::cell::watch(self.0).map(Watched)
     }
 }
 
 /// A [`Handle`] that can be waited on.
 #[derive(Debug)]
-pub struct Watched(AsyncFd<Handle>);
+pub struct Watched(AsyncFd<OwnedFd>);
 
 impl Watched {
     /// Waits until the process has ended. Cancel-safe.
@@ -138,7 +128,14 @@ impl Watched {
     /// # Errors
     /// As there.
     pub fn kill(&self) -> io::Result<()> {
-        self.0.get_ref().kill()
+        kill(self.0.get_ref())
+    }
+}
+
+fn kill(process: &OwnedFd) -> io::Result<()> {
+    match pidfd_send_signal(process, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
