@@ -81,7 +81,8 @@ impl Inventory {
         self.shards.get(page / 64).is_some_and(|word| word & (1 << (page % 64)) != 0)
     }
 
-    fn add_shards(&mut self, page: usize) {
+    /// Takes a shard page in.
+    pub(crate) fn add_shards(&mut self, page: usize) {
         if self.shards.len() <= page / 64 {
             self.shards.resize(page / 64 + 1, 0);
         }
