@@ -9,7 +9,7 @@
 //! flight may finish; every task *ends*; and only then is the leadership given up. `shutdown` may be cancelled at any moment.
 
 mod error;
-mod places;
+pub(crate) mod places;
 mod tasks;
 
 use std::net::SocketAddr;
@@ -27,6 +27,7 @@ use crate::api::serve::{Nursery, Protocol};
 use crate::api::{self, Leading};
 use crate::assignment::Engine;
 use crate::assignment::event::{Event, Settings, Takeover};
+use crate::assignment::state::Seal;
 use crate::clock;
 use crate::config::{Config, OnLoss, StoreKind};
 use crate::coordinator::{self, Handle};
@@ -224,7 +225,7 @@ impl Manager {
         self.addresses.send_modify(|known| known.grpc = None);
     }
 
-    /// Reads and decodes everything, and checks the shard count, before anything is spawned, probed or written.
+    /// Reads and decodes everything, and checks shard count and seal, before anything is spawned, probed or written.
     async fn load(&self, places: &Places) -> Result<Option<Loaded>, Error> {
         let loaded = places.store.load().await.map_err(|source| Error::Store { doing: "reading the stored state", source })?;
         self.metrics.store_answered(clock::unix_ms() / 1000);
@@ -233,7 +234,11 @@ impl Manager {
             Some(Loaded { state, .. }) if state.meta.number_of_shards != configured => {
                 Err(Error::ShardCount { configured, stored: state.meta.number_of_shards })
             }
-            _ => Ok(loaded),
+            Some(Loaded { state, .. }) => match &state.meta.seal {
+                Seal::Open => Ok(loaded),
+                seal => Err(Error::NotOpen(seal.clone())),
+            },
+            None => Ok(loaded),
         }
     }
 
@@ -477,7 +482,7 @@ async fn listen(what: &'static str, address: SocketAddr) -> Result<(TcpListener,
 }
 
 /// How this process introduces itself.
-fn identity() -> String {
+pub(crate) fn identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
     format!("process {} on {}", std::process::id(), if host.is_empty() { "an unnamed host" } else { host })

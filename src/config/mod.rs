@@ -88,6 +88,17 @@ pub enum StoreKind {
     Etcd,
 }
 
+impl StoreKind {
+    /// As `persistence.type` has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StoreKind::Sqlite => "sqlite",
+            StoreKind::Postgres => "postgres",
+            StoreKind::Etcd => "etcd",
+        }
+    }
+}
+
 /// See [`Persistence::sqlite`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sqlite {

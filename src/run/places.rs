@@ -25,21 +25,21 @@ use crate::store::sqlite::SqliteStore;
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(30);
 
 /// A store, and the election whose fences it checks.
-pub(super) struct Places {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) election: Arc<dyn Election>,
+pub(crate) struct Places {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) election: Arc<dyn Election>,
     /// Beaten by the coordinator of a leadership won here.
-    pub(super) pulse: Pulse,
+    pub(crate) pulse: Pulse,
 }
 
 /// Closes what the store and the election share, after the leadership was given up.
-pub(super) type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Opens what is configured, for a process with that much `patience` where another one leads. Another kind of store is another arm.
 ///
 /// # Errors
 /// Where the store cannot be opened, or its settings cannot work.
-pub(super) async fn open(
+pub(crate) async fn open(
     config: &Config,
     identity: &str,
     metrics: &Arc<Metrics>,
