@@ -9,14 +9,17 @@ use tracing::info;
 use super::Error;
 use crate::assignment::Engine;
 use crate::backend::etcd::{Members, Settings};
+use crate::backend::postgres;
 use crate::backend::sqlite::Database;
 use crate::config::{Config, StoreKind};
 use crate::election::etcd::{EtcdElection, Options};
 use crate::election::host::HostElection;
-use crate::election::{Election, Patience, Pulse};
+use crate::election::postgres::PostgresElection;
+use crate::election::{self, Election, Patience, Pulse};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::etcd::EtcdStore;
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 
 /// How often a standby says who leads.
@@ -43,9 +46,8 @@ pub(super) async fn open(
     metrics: &Arc<Metrics>,
     patience: Patience,
 ) -> Result<(Places, Close), Error> {
-    // No election that there is here leaves the choice.
-    let _ = patience;
     let persistence = &config.persistence;
+    let refused = |error: &dyn std::error::Error| Error::Configuration(with_causes(error));
     let pulse = Pulse::new();
     let (places, close): (Places, Close) = match persistence.kind {
         StoreKind::Sqlite => {
@@ -60,7 +62,6 @@ pub(super) async fn open(
         }
         StoreKind::Etcd => {
             let etcd = &persistence.etcd;
-            let refused = |error: &dyn std::error::Error| Error::Configuration(with_causes(error));
             let settings = Settings::from_config(etcd, persistence.request_timeout).map_err(|error| refused(&error))?;
             // Each has connections of its own, so that no commit holds up a renewal.
             let members = || Members::new(&settings).map(Arc::new).map_err(|error| refused(&error));
@@ -80,8 +81,23 @@ pub(super) async fn open(
             (Places { store, election: Arc::new(election), pulse }, Box::pin(async {}))
         }
         StoreKind::Postgres => {
-            let why = "persistence.type \"postgres\" cannot be served by this release; \"sqlite\" and \"etcd\" can";
-            return Err(Error::Configuration(why.to_owned()));
+            let settings = postgres::Settings::from_config(&persistence.postgres, persistence.request_timeout);
+            // Nothing is pooled: one server gives each the connections that it needs, so that no commit holds up a renewal.
+            let server = postgres::Server::new(settings.map_err(|error| refused(&error))?);
+            let counted = Arc::clone(metrics);
+            let options = election::postgres::Options {
+                ttl: config.leadership.lease_ttl,
+                holder: identity.to_owned(),
+                pulse: pulse.clone(),
+                patience,
+                announce_every: ANNOUNCE_EVERY,
+                on_failure: Arc::new(move || counted.campaign_failed()),
+            };
+            let election = PostgresElection::new(Arc::clone(&server), options).map_err(|error| refused(&error))?;
+            info!(schema = server.schema(), "the state is in PostgreSQL");
+            let store = Arc::new(PostgresStore::new(server));
+            let closing = Arc::clone(&store);
+            (Places { store, election: Arc::new(election), pulse }, Box::pin(async move { closing.close().await }))
         }
     };
     let (pages, least) = (places.store.limits().pages, Engine::LEAST_PAGES_PER_COMMIT);
