@@ -13,5 +13,6 @@ mod host;
 mod memory;
 mod sample;
 mod sqlite;
+mod standby;
 #[path = "../support/mod.rs"]
 mod support;
