@@ -21,6 +21,7 @@ mod replicas_cut;
 mod replicas_start;
 mod requests;
 mod slow;
+mod standby;
 mod story;
 #[path = "../support/mod.rs"]
 mod support;

@@ -197,7 +197,9 @@ async fn the_leader_is_stopped_in_a_commit_and_not_killed() {
     let before = drawn(&mut leader);
     let failures = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&failures);
-    let count = move || drop(counted.fetch_add(1, Ordering::SeqCst));
+    let count = move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    };
     let campaign = standby(&file.path(), Options { kill_hung: false, on_failure: Arc::new(count), ..short() }).await;
     stop(&leader).await;
     until("the standby has found the database locked", || failures.load(Ordering::SeqCst) >= 2).await;
@@ -221,7 +223,9 @@ async fn a_campaign_that_does_not_wait_leaves_a_stopped_leader_alone() {
     drawn(&mut leader);
     stop(&leader).await;
     let cell = cell(&file);
-    (0..1000).for_each(|_| drop(cell.tick()));
+    for _ in 0..1000 {
+        cell.tick();
+    }
     let outcome = election(&file.path(), Options { patience: Patience::FailAtOnce, ..short() }).await;
     let outcome = outcome.campaign(&CancellationToken::new()).await;
     assert!(matches!(outcome, Err(Error::HeldElsewhere { holder, .. }) if holder.contains(&leader.child.id().to_string())));
