@@ -22,6 +22,7 @@ mod replicas_late;
 mod replicas_start;
 mod requests;
 mod slow;
+mod standby;
 mod story;
 #[path = "../support/mod.rs"]
 mod support;
