@@ -170,7 +170,10 @@ async fn an_export_has_its_turn_beside_a_process_that_nobody_waits_for() {
     assert!(!document.exists());
     let manager = cluster.manager.grpc.to_string();
     ends(0, "the store is sealed", &["export", "--to", text(&document), "--manager", &manager], &from).await;
-    assert_eq!(cluster.manager.child.exit_code(PATIENCE).await, Some(3));
+    // It finds the export in its place, or what that left behind.
+    let code = cluster.manager.child.exit_code(PATIENCE).await;
+    assert!(matches!(code, Some(3 | 5)), "{code:?}");
+    nobody_may_lead(&from, "sealed at").await;
     let to = sqlite(&cluster, "new.db");
     ends(0, "is in the store", &["import", "--from", text(&document)], &to).await;
     cluster.manager.move_to(&to).await;
@@ -325,7 +328,7 @@ async fn imports_that_are_killed_go_on() {
     let (path, document) = written(directory.path(), 100_000);
     let (other, _) = written(directory.path(), 99_999);
     let few = ["--set", "persistence.etcd.max_operations=5"];
-    for after in [1, 9, 24] {
+    for after in [1, 9, 18] {
         let store = Store::Etcd { endpoint: etcd.endpoints().join(","), prefix: format!("/{after}/") };
         let import = [&["import", "--from", text(&path)][..], &few].concat();
         let mut killed = Child::spawn("import", &arguments(&import, &store));
@@ -333,7 +336,7 @@ async fn imports_that_are_killed_go_on() {
         let marker = format!(" {after} of ");
         poll_until(&what, PATIENCE, async || killed.said(&marker)).await;
         killed.kill();
-        assert_eq!(killed.said("of 25 parts written").is_some(), true);
+        assert!(killed.said(" 25 of ").is_none(), "it was done");
         let settings = vec!["number_of_shards=100000".to_owned(), "leadership.lease_ttl=2s".to_owned()];
         let mut manager = Manager::spawn(free_address(), free_address(), &store, &settings);
         assert_eq!(manager.exit_code(PATIENCE).await, Some(3));
