@@ -29,7 +29,7 @@ use crate::assignment::state::{Changes, Seal};
 use crate::backend::Fence;
 use crate::clock;
 use crate::config::Config;
-use crate::election::{self, Leadership};
+use crate::election::{self, Leadership, Patience};
 use crate::metrics::Metrics;
 use crate::run::{self, places::Places};
 use crate::store::{self, Loaded};
@@ -211,7 +211,7 @@ async fn commit(places: &Places, fence: &Fence, expected: Option<Revision>, chan
 /// Opens what is configured, does `work`, and closes it.
 async fn with_places<T>(config: &Config, identity: &str, work: impl AsyncFnOnce(&Places) -> Result<T, Error>) -> Result<T, Error> {
     let metrics = Metrics::new().map_err(|error| run::Error::Task { name: "metrics", source: error.into() })?;
-    let (places, close) = run::places::open(config, identity, &Arc::new(metrics)).await?;
+    let (places, close) = run::places::open(config, identity, &Arc::new(metrics), Patience::Wait).await?;
     let done = work(&places).await;
     drop(places);
     drop(tokio::time::timeout(CLOSING, close).await);

@@ -19,6 +19,7 @@ mod moves;
 mod observe;
 mod replicas;
 mod replicas_cut;
+mod replicas_late;
 mod replicas_start;
 mod requests;
 mod slow;

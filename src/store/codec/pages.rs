@@ -7,14 +7,12 @@ use uuid::Uuid;
 use super::columns::{Reader, Writer};
 use super::envelope::{HEADER_LEN, open, seal};
 use super::{Key, Kind, Reason, Refused};
-use crate::assignment::record::{
-    End, ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, Retiree, ShardRecord, ShardState, Standing, Wish,
-};
+use crate::assignment::record::{End, ExecutorRecord, MAX_ENDPOINT_LEN, Retiree, ShardRecord, ShardState, Standing, Wish};
 use crate::assignment::state::{
     EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_SEAL_TEXT_LEN, Meta, RETIREE_PAGES, RETIREES_PER_PAGE, RetireePage,
     SHARDS_PER_PAGE, Seal, ShardPage,
 };
-use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, Slot, Term, Token};
+use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, MAX_WEIGHT, Slot, Term, Token};
 
 /// The longest executor lease that a record can hold, in milliseconds: 49 days.
 pub const MAX_LEASE_TTL_MS: u64 = u32::MAX as u64;
