@@ -58,7 +58,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
             let what = format!("{} shards, {} executors, term {}", it.number_of_shards, it.executors, it.term);
             let then = if copy { "nothing was sealed" } else { "the store is sealed: import the document into another one" };
             let cluster = if copy { "a copy, as cluster" } else { "cluster" };
-            output::say(&format!("{cluster} {} ({what}; checksum {:08x}) is in {to}; {then}", it.cluster_id, it.checksum));
+            output::say(&format!("{cluster} {} ({what}; checksum {}) is in {to}; {then}", it.cluster_id, it.checksum));
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {

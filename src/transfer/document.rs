@@ -45,7 +45,7 @@ const NAMED: usize = 3;
 pub struct Document {
     format: String,
     version: u32,
-    checksum: String,
+    checksum: Checksum,
     content: Content,
 }
 
@@ -147,6 +147,10 @@ pub struct Retired {
     pub end: End,
 }
 
+/// Of a document's content; 8 hexadecimal digits in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum(pub u32);
+
 /// A number of 64 bits, as a decimal string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number(pub u64);
@@ -193,12 +197,12 @@ pub enum Invalid {
         found: u64,
     },
     /// It was changed after it was written.
-    #[error("checksum is {found:?}, but the content makes {expected:?}: the document was changed after it was written")]
+    #[error("checksum is {found}, but the content makes {expected}: the document was changed after it was written")]
     Checksum {
         /// As it says.
-        found: String,
+        found: Checksum,
         /// Of what is there.
-        expected: String,
+        expected: Checksum,
     },
     /// A value breaks a rule.
     #[error("{0}")]
@@ -215,7 +219,7 @@ struct Head {
 impl Document {
     /// Of this content.
     pub fn new(content: Content) -> Document {
-        let checksum = hex(content.checksum());
+        let checksum = content.checksum();
         Document { format: FORMAT.to_owned(), version: VERSION, checksum, content }
     }
 
@@ -232,9 +236,9 @@ impl Document {
             return Err(Invalid::Version { found: version });
         }
         let document: Document = serde_json::from_slice(bytes).map_err(Invalid::Unreadable)?;
-        let expected = hex(document.content.checksum());
+        let expected = document.content.checksum();
         if document.checksum != expected {
-            return Err(Invalid::Checksum { found: document.checksum.chars().take(50).collect(), expected });
+            return Err(Invalid::Checksum { found: document.checksum, expected });
         }
         Ok(document)
     }
@@ -254,8 +258,8 @@ impl Document {
     }
 
     /// What names it.
-    pub fn checksum(&self) -> u32 {
-        self.content.checksum()
+    pub fn checksum(&self) -> Checksum {
+        self.checksum
     }
 }
 
@@ -280,7 +284,7 @@ impl Content {
     }
 
     /// The CRC-32 of its canonical form.
-    fn checksum(&self) -> u32 {
+    fn checksum(&self) -> Checksum {
         struct Hash(crc32fast::Hasher);
         impl Write for Hash {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -296,7 +300,7 @@ impl Content {
         // Nothing of this fails: the hash takes every byte, and every key is text.
         let written = serde_json::to_writer(&mut hash, self).map_err(io::Error::from).and_then(|()| hash.flush());
         debug_assert!(written.is_ok());
-        hash.get_ref().0.clone().finalize()
+        Checksum(hash.get_ref().0.clone().finalize())
     }
 
     /// The state, with slots given anew, as `token` writes it: open, and with an inventory of exactly what it has to write.
@@ -447,9 +451,30 @@ fn bits(set: impl Iterator<Item = bool>) -> Vec<u64> {
     words
 }
 
-/// A checksum as documents and messages show it.
-pub fn hex(checksum: u32) -> String {
-    format!("{checksum:08x}")
+impl fmt::Display for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+impl FromStr for Checksum {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Checksum, Self::Err> {
+        u32::from_str_radix(text, 16).map(Checksum)
+    }
+}
+
+impl Serialize for Checksum {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        text::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Checksum {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Checksum, D::Error> {
+        text::deserialize(deserializer)
+    }
 }
 
 impl fmt::Display for Number {

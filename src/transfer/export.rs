@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use uuid::Uuid;
 
-use super::document::{self, Content, Document, Taken};
+use super::document::{self, Checksum, Content, Document, Taken};
 use super::file::{self, Destination, Partial};
 use super::{Error, commit, load, refuse_parts, under_leadership, with_places};
 use crate::assignment::State;
@@ -43,7 +43,7 @@ pub struct Exported {
     /// Of the document.
     pub term: Term,
     /// Of the document.
-    pub checksum: u32,
+    pub checksum: Checksum,
 }
 
 /// Takes the state out of the configured store. Ends early when `shutdown` is cancelled.

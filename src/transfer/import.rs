@@ -57,7 +57,7 @@ pub async fn import(config: &Config, import: Import, shutdown: &CancellationToke
     codec::encode(&state.changes_since(None)).map_err(unfit)?;
 
     with_places(config, &run::identity(), async |places| {
-        let was_there = match room(load(places).await?, content, document.checksum())? {
+        let was_there = match room(load(places).await?, content, document.checksum().0)? {
             Room::Taken => true,
             Room::Empty | Room::Part(..) => {
                 let write = async |fence: Fence, _| write(places, &fence, &document, state).await;
@@ -100,7 +100,7 @@ fn room(loaded: Option<Loaded>, content: &Content, checksum: u32) -> Result<Room
 /// `true`: all of it was there.
 async fn write(places: &Places, fence: &Fence, document: &Document, mut state: State) -> Result<bool, Error> {
     // It is looked at again: a leader may have been there meanwhile.
-    let (mut revision, there) = match room(load(places).await?, document.content(), document.checksum())? {
+    let (mut revision, there) = match room(load(places).await?, document.content(), document.checksum().0)? {
         Room::Empty => (None, Inventory::default()),
         Room::Part(revision, there) => {
             info!("a part of this document is there: it is written again from the beginning");
@@ -109,7 +109,7 @@ async fn write(places: &Places, fence: &Fence, document: &Document, mut state: S
         Room::Taken => return Ok(true),
     };
     state.meta.token = fence.token();
-    let pieces = pieces(&state, there, places.store.limits().pages, document.checksum());
+    let pieces = pieces(&state, there, places.store.limits().pages, document.checksum().0);
     let count = pieces.len();
     for (at, piece) in pieces.into_iter().enumerate() {
         revision = Some(commit(places, fence, revision, &piece).await?);

@@ -15,6 +15,7 @@ mod lifecycle;
 mod load;
 mod managers;
 mod membership;
+mod moves;
 mod observe;
 mod replicas;
 mod replicas_cut;

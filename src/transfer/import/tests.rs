@@ -24,7 +24,8 @@ async fn a_store_is_readable_after_every_piece() {
     for pages in [1, 2, 3, 7, 1000] {
         let full = pieces(&state(Token(0)).1, Inventory::default(), pages, DOCUMENT).len();
         for interrupted_after in 0..full {
-            let (store, fence) = MemoryStore::led();
+            let store = MemoryStore::new();
+            let fence = store.lead();
             let (content, state) = state(fence.token());
             let mut revision = None;
             for piece in pieces(&state, Inventory::default(), pages, DOCUMENT).into_iter().take(interrupted_after) {

@@ -23,7 +23,8 @@ pub enum Store {
 }
 
 impl Store {
-    fn settings(&self) -> Vec<String> {
+    /// As `section.key=value`.
+    pub fn settings(&self) -> Vec<String> {
         match self {
             Store::Sqlite(path) => vec![format!("persistence.sqlite.path={}", path.display())],
             Store::Etcd { endpoint, prefix } => vec![
@@ -107,6 +108,12 @@ impl Manager {
         self.child.kill();
         self.settings.extend(settings.iter().map(ToString::to_string));
         *self = Manager::start_at(self.grpc, self.http, self.store.clone(), self.settings.clone()).await;
+    }
+
+    /// Starts it again over another store, at the same addresses; what runs still is killed.
+    pub async fn move_to(&mut self, store: &Store) {
+        self.child.kill();
+        *self = Manager::start_at(self.grpc, self.http, store.clone(), self.settings.clone()).await;
     }
 
     /// SIGTERM; the exit code.
