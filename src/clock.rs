@@ -19,6 +19,16 @@ pub fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Milliseconds since 1970 for people, as RFC 3339.
+#[cfg(feature = "server")]
+pub fn text(unix_ms: u64) -> String {
+    use humantime_serde::re::humantime::format_rfc3339_millis;
+
+    // Beyond the year 9999 there is no such text.
+    let time = UNIX_EPOCH.checked_add(Duration::from_millis(unix_ms)).filter(|_| unix_ms < 253_402_300_800_000);
+    time.map_or_else(|| format!("{unix_ms} ms after 1970"), |time| format_rfc3339_millis(time).to_string())
+}
+
 /// Waits until `deadline` by CLOCK_BOOTTIME. Tokio's timers stand still while the machine is suspended, so this looks at the
 /// clock at least every quarter of a second: it wakes at the deadline, or that much after the end of a suspension.
 pub async fn sleep_until(deadline: BootInstant) {

@@ -5,7 +5,7 @@
 //! | module | what it is for |
 //! | --- | --- |
 //! | `cli` | the command line: `serve`, the commands that talk to a running manager, a small real executor |
-//! | `run` | composition: start, serve, and stop in order |
+//! | `run`, `transfer` | composition: start, serve, and stop in order; a state leaves its store, and another takes it in |
 //! | `api` | gRPC and HTTP |
 //! | `coordinator` | the one task that owns the engine |
 //! | `executors` | one link and one probe per executor |
@@ -65,3 +65,5 @@ pub mod published;
 pub mod run;
 #[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
+pub mod transfer;

@@ -95,7 +95,7 @@ fn table_of(snapshot: &Snapshot) -> rpc::RoutingTable {
 pub(crate) mod tests {
     use super::*;
     use crate::assignment::record::{ExecutorRecord, ShardRecord, Standing, Wish};
-    use crate::assignment::state::{Inventory, Meta, State};
+    use crate::assignment::state::{Inventory, Meta, Seal, State};
     use crate::types::{ClusterId, Epoch, Incarnation, Revision, ShardId, Slot, Term, Token, Version};
 
     /// A state of `shards` shards with one executor, `a`, that holds shard 0 and releases shard 1.
@@ -108,6 +108,7 @@ pub(crate) mod tests {
             attempt: 1,
             lease_ttl_ms: 30_000,
             inventory: Inventory::default(),
+            seal: Seal::Open,
         });
         let record = ExecutorRecord {
             id: "a".parse().unwrap(),

@@ -9,7 +9,7 @@
 //! flight may finish; every task *ends*; and only then is the leadership given up. `shutdown` may be cancelled at any moment.
 
 mod error;
-mod places;
+pub(crate) mod places;
 mod tasks;
 
 use std::net::SocketAddr;
@@ -27,10 +27,11 @@ use crate::api::serve::{Nursery, Protocol};
 use crate::api::{self, Leading};
 use crate::assignment::Engine;
 use crate::assignment::event::{Event, Settings, Takeover};
+use crate::assignment::state::Seal;
 use crate::clock;
 use crate::config::{Config, OnLoss, StoreKind};
 use crate::coordinator::{self, Handle};
-use crate::election::{self, Leadership};
+use crate::election::{self, Leadership, Patience};
 use crate::executors::{self, Executors};
 use crate::metrics::Metrics;
 use crate::published::Published;
@@ -144,18 +145,22 @@ impl Manager {
     /// connections to the store included: what was lost may be the store itself.
     async fn work(&self) -> Result<(), Error> {
         loop {
-            let opening = places::open(&self.config, &self.identity, &self.metrics);
+            let opening = places::open(&self.config, &self.identity, &self.metrics, self.patience());
             let Some(opened) = self.shutdown().run_until_cancelled(opening).await else { return Ok(()) };
             let (places, close) = opened?;
             if let Some(leader) = places.election.leader() {
                 self.view.watch_leader(leader);
             }
+            let courtesy = places.election.courtesy();
             let ended = self.lead_once(&places).await;
             drop(tokio::time::timeout(CLOSING, close).await);
             match ended {
                 Ok(Ended::SteppedDown) => {
                     info!("this process handed over, as an operator asked; it campaigns again, behind those who wait already");
                     self.view.enter(Phase::Standby);
+                    if self.shutdown().run_until_cancelled(tokio::time::sleep(courtesy)).await.is_none() {
+                        return Ok(());
+                    }
                 }
                 Err(lost @ Error::LeadershipLost(_)) if self.stands_by() => {
                     warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
@@ -165,9 +170,28 @@ impl Manager {
                         return Ok(());
                     }
                 }
+                Err(gone @ Error::Campaign(election::Error::Displaced(_))) if self.may_wait() => {
+                    let paused = self.shutdown().run_until_cancelled(self.attempt_failed(&gone)).await;
+                    if paused.is_none() {
+                        return Ok(());
+                    }
+                }
                 ended => return ended.map(drop),
             }
         }
+    }
+
+    /// How long a leader bears with a store that takes nothing. Longer than a leadership lives without renewal: where both are kept by the
+    /// same servers, that speaks first.
+    fn store_patience(&self) -> Duration {
+        self.config.leadership.lease_ttl + self.config.persistence.request_timeout
+    }
+
+    /// At least this often the coordinator turns: a leadership is kept only while it turned within the last third of its time.
+    fn turn_interval(&self) -> Duration {
+        let Config { persistence, leadership, executors, .. } = &self.config;
+        let time = if persistence.kind == StoreKind::Sqlite { leadership.host.grace } else { leadership.lease_ttl };
+        TURN_INTERVAL.min(executors.lease_ttl / 10).min(time / 10)
     }
 
     /// Whether a lost leadership is no end.
@@ -201,7 +225,7 @@ impl Manager {
         self.addresses.send_modify(|known| known.grpc = None);
     }
 
-    /// Reads and decodes everything, and checks the shard count, before anything is spawned, probed or written.
+    /// Reads and decodes everything, and checks shard count and seal, before anything is spawned, probed or written.
     async fn load(&self, places: &Places) -> Result<Option<Loaded>, Error> {
         let loaded = places.store.load().await.map_err(|source| Error::Store { doing: "reading the stored state", source })?;
         self.metrics.store_answered(clock::unix_ms() / 1000);
@@ -210,7 +234,11 @@ impl Manager {
             Some(Loaded { state, .. }) if state.meta.number_of_shards != configured => {
                 Err(Error::ShardCount { configured, stored: state.meta.number_of_shards })
             }
-            _ => Ok(loaded),
+            Some(Loaded { state, .. }) => match &state.meta.seal {
+                Seal::Open => Ok(loaded),
+                seal => Err(Error::NotOpen(seal.clone())),
+            },
+            None => Ok(loaded),
         }
     }
 
@@ -233,6 +261,7 @@ impl Manager {
                 Ok(leadership) => return Ok(Some(leadership)),
                 Err(election::Error::Cancelled) => return Ok(None),
                 Err(held @ election::Error::HeldElsewhere { .. }) => return Err(Error::HeldElsewhere(held)),
+                Err(gone @ election::Error::Displaced(_)) => return Err(Error::Campaign(gone)),
                 Err(error) if self.may_wait() => {
                     if self.shutdown().run_until_cancelled(self.attempt_failed(&error)).await.is_none() {
                         return Ok(None);
@@ -244,7 +273,14 @@ impl Manager {
     }
 
     fn may_wait(&self) -> bool {
-        matches!(self.deployment, Deployment::Standalone { .. })
+        self.patience() == Patience::Wait
+    }
+
+    fn patience(&self) -> Patience {
+        match self.deployment {
+            Deployment::Standalone { .. } => Patience::Wait,
+            Deployment::Embedded { .. } => Patience::FailAtOnce,
+        }
     }
 
     async fn attempt_failed(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) {
@@ -262,7 +298,11 @@ impl Manager {
             biased;
             () = self.shutdown().cancelled() => return Ok(Ended::Asked),
             lost = leadership.lost() => return Err(Error::LeadershipLost(lost.into())),
-            loaded = self.load_patiently(places) => loaded?,
+            loaded = tokio::time::timeout(self.store_patience(), self.load_patiently(places)) => match loaded {
+                Ok(loaded) => loaded?,
+                // Once more, for what it fails with.
+                Err(_) => self.load(places).await?,
+            },
         };
         let mut term = TermOfOffice::begin(self, leadership, places, loaded);
         let ended = term.serve(self, leadership).await;
@@ -317,8 +357,7 @@ impl TermOfOffice {
             settle_time: config.executors.settle_time,
             rebalance_threshold: config.rebalance_threshold,
             exclusive_ids: config.executors.exclusive_ids,
-            // A leadership is kept only while the coordinator turned within the last third of its TTL.
-            turn_interval: TURN_INTERVAL.min(config.executors.lease_ttl / 10).min(config.leadership.lease_ttl / 10),
+            turn_interval: manager.turn_interval(),
             takeover_grace: leadership.takeover_grace(),
             max_pages_per_commit: places.store.limits().pages,
         };
@@ -342,6 +381,7 @@ impl TermOfOffice {
             store: Arc::clone(&places.store),
             fence: leadership.fence().clone(),
             belief: leadership.belief(),
+            store_patience: manager.store_patience(),
             pulse: places.pulse.clone(),
             calls,
             reports: reported,
@@ -442,7 +482,7 @@ async fn listen(what: &'static str, address: SocketAddr) -> Result<(TcpListener,
 }
 
 /// How this process introduces itself.
-fn identity() -> String {
+pub(crate) fn identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();
     format!("process {} on {}", std::process::id(), if host.is_empty() { "an unnamed host" } else { host })

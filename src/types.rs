@@ -23,6 +23,9 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 
+/// The largest weight of an executor; the least is 1.
+pub const MAX_WEIGHT: u32 = 1000;
+
 /// The highest term, epoch or revision that is stored or sent.
 pub const MAX_NUMBER: u64 = 1 << 62;
 

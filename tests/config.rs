@@ -265,8 +265,8 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     etcd(&["persistence.etcd.username=me"], &["persistence.etcd.username is given without persistence.etcd.password"]);
     etcd(&["persistence.etcd.password=hunter2"], &["persistence.etcd.password is given without persistence.etcd.username"]);
     etcd(&["persistence.etcd.endpoints=https://b:2"], &["ca_file is missing", "https://b:2"]);
-    etcd(&["persistence.etcd.max_operations=2"], &["persistence.etcd.max_operations = 2", "at least 3"]);
-    etcd(&["persistence.etcd.max_bytes=1000"], &["persistence.etcd.max_bytes = 1000", "at least 131072"]);
+    etcd(&["persistence.etcd.max_operations=4"], &["persistence.etcd.max_operations = 4", "at least 5"]);
+    etcd(&["persistence.etcd.max_bytes=294911"], &["persistence.etcd.max_bytes = 294911", "at least 294912"]);
     let postgres = |sets: &[&'static str], words: &[&str]| {
         rule(&[&["persistence.type=postgres", "persistence.postgres.url=postgres://db/x"], sets].concat(), words);
     };
@@ -280,6 +280,8 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     rule(&["leadership.host.tick=1ms"], &["leadership.host.tick = 1ms", "10ms to 10s"]);
     rule(&["leadership.host.grace=499ms"], &["leadership.host.grace = 499ms", "5 times leadership.host.tick = 100ms"]);
     rule(&["persistence.etcd.prefix=/x"], &["persistence.etcd.prefix = \"/x\"", "ends with /"]);
+    let long = format!("persistence.etcd.prefix=/{}/", "x".repeat(1023));
+    refused("", &[], &[&long], &["persistence.etcd.prefix = ", "at most 1024 bytes"]);
     rule(&["persistence.sqlite.path="], &["persistence.sqlite.path = \"\""]);
     rule(&["log.filter=info,x=loud"], &["log.filter = \"info,x=loud\""]);
     rule(&["number_of_shards=0", "executors.lease_ttl=0s"], &["number_of_shards = 0", "executors.lease_ttl = 0s"]);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 use shard_manager::assignment::record::{ExecutorRecord, ShardRecord, ShardState, Standing, Wish};
-use shard_manager::assignment::state::{Changes, Inventory, Meta, SHARDS_PER_PAGE, State};
+use shard_manager::assignment::state::{Changes, Inventory, Meta, Seal, SHARDS_PER_PAGE, State};
 use shard_manager::backend::Fence;
 use shard_manager::backend::etcd::{Members, Settings};
 use shard_manager::backend::sqlite::Database;
@@ -36,6 +36,7 @@ pub fn state(number_of_shards: u32, executors: u32, token: Token) -> State {
         attempt: 1,
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
+        seal: Seal::Open,
     });
     for at in 0..executors {
         let record = ExecutorRecord {

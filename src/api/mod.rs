@@ -16,7 +16,7 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::assignment::record::{MAX_ENDPOINT_LEN, MAX_WEIGHT};
+use crate::assignment::record::MAX_ENDPOINT_LEN;
 use crate::coordinator::Handle;
 use crate::holdings::Holdings;
 use crate::metrics::Metrics;
@@ -24,7 +24,7 @@ use crate::published::Published;
 use crate::rpc;
 use crate::rpc::shard_manager_admin_server::ShardManagerAdminServer;
 use crate::rpc::shard_manager_server::ShardManagerServer;
-use crate::types::{ClusterId, ExecutorId, Incarnation, MAX_NUMBER, Version};
+use crate::types::{ClusterId, ExecutorId, Incarnation, MAX_NUMBER, MAX_WEIGHT, Version};
 
 /// The address at which a request came in; an extension of every request.
 #[derive(Clone, Copy, Debug)]

@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::assignment::record::{ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, ShardRecord, ShardState, Standing};
+use crate::assignment::record::{ExecutorRecord, MAX_ENDPOINT_LEN, ShardRecord, ShardState, Standing};
 use crate::assignment::state::State;
-use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, ShardId, Slot, Term};
+use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, MAX_WEIGHT, ShardId, Slot, Term};
 
 /// One process of an executor, as violations name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -69,7 +69,7 @@ pub struct Registration {
     pub incarnation: Incarnation,
     /// Where it serves, as `http://host:port`.
     pub endpoint: String,
-    /// 1 ..= [`MAX_WEIGHT`](crate::assignment::record::MAX_WEIGHT).
+    /// 1 ..= [`MAX_WEIGHT`](crate::types::MAX_WEIGHT).
     pub weight: u32,
     /// The cluster that it belonged to before (L12), and its mark there.
     pub before: Option<(ClusterId, Version)>,

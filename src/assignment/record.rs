@@ -79,7 +79,7 @@ pub struct ExecutorRecord {
     pub incarnation: Incarnation,
     /// Where it serves `ShardExecutor`, as `http://host:port`.
     pub endpoint: String,
-    /// 1 ..= [`MAX_WEIGHT`].
+    /// 1 ..= [`MAX_WEIGHT`](crate::types::MAX_WEIGHT).
     pub weight: u32,
     /// What an operator wants of this id; carried over to the next incarnation.
     pub wish: Wish,
@@ -88,9 +88,6 @@ pub struct ExecutorRecord {
     /// Whether the process still counts.
     pub standing: Standing,
 }
-
-/// The largest weight of an executor.
-pub const MAX_WEIGHT: u32 = 1000;
 
 /// The longest endpoint, in bytes.
 pub const MAX_ENDPOINT_LEN: usize = 512;

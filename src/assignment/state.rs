@@ -34,7 +34,34 @@ pub struct Meta {
     pub lease_ttl_ms: u64,
     /// Which pages the store has.
     pub inventory: Inventory,
+    /// Whether anybody may lead on this state.
+    pub seal: Seal,
 }
+
+/// Whether a state may be led on. The engine takes over, and writes, open ones only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Seal {
+    /// It may.
+    #[default]
+    Open,
+    /// It was exported, to be led on from another store: nobody may lead on this one any more.
+    Sealed {
+        /// When, in milliseconds since 1970 by the wall clock of who did it.
+        unix_ms: u64,
+        /// Who did it; at most [`MAX_SEAL_TEXT_LEN`] bytes.
+        by: String,
+        /// Where it went; at most [`MAX_SEAL_TEXT_LEN`] bytes.
+        note: String,
+    },
+    /// It is a part of what is being imported: nobody may lead before all of it is there.
+    Importing {
+        /// The checksum of the document that it comes from.
+        document: u32,
+    },
+}
+
+/// The longest text of a seal, in bytes.
+pub const MAX_SEAL_TEXT_LEN: usize = 256;
 
 /// Which pages the store has, so that a page that was lost is told from one that was never written (P9). A page that was never
 /// written holds nothing but defaults.
@@ -54,7 +81,8 @@ impl Inventory {
         self.shards.get(page / 64).is_some_and(|word| word & (1 << (page % 64)) != 0)
     }
 
-    fn add_shards(&mut self, page: usize) {
+    /// Takes a shard page in.
+    pub(crate) fn add_shards(&mut self, page: usize) {
         if self.shards.len() <= page / 64 {
             self.shards.resize(page / 64 + 1, 0);
         }

@@ -108,6 +108,16 @@ impl Error {
 }
 
 impl Managers {
+    /// These, which may be none.
+    pub(super) fn of(addresses: Vec<Address>) -> Managers {
+        Managers { addresses }
+    }
+
+    /// Whether there is nobody to ask.
+    pub(super) fn is_empty(&self) -> bool {
+        self.addresses.is_empty()
+    }
+
     /// Asks one manager after the other until one answers as leader; its answer, be it a refusal, counts.
     pub(super) async fn ask<T>(&self, question: impl AsyncFn(Channel) -> Result<Response<T>, Status>) -> Result<T, Error> {
         let mut attempts = Vec::new();

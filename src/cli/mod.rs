@@ -2,13 +2,15 @@
 //!
 //! Results go to standard output, as a table for people or, with `--json`, as JSON for programs; everything else goes to standard
 //! error. Exit codes: 0 done, 1 not done (no manager answers, it refuses, a check found something), 2 usage or configuration; those of
-//! `serve` stand in `docs/operations.md`.
+//! `serve`, `export` and `import` stand in `docs/operations.md`.
 
 mod config;
 mod drain;
 pub mod executor;
 mod executors;
+mod export;
 mod http;
+mod import;
 pub mod journal;
 mod logging;
 mod manager;
@@ -54,6 +56,10 @@ enum Command {
     Uncordon(drain::ChangeArguments),
     /// Let another replica lead; where nobody waits, the same one leads again
     StepDown(step_down::Arguments),
+    /// Take the state out of its store and seal the store, so that the cluster can go on in another one
+    Export(export::Arguments),
+    /// Put an exported state into an empty store
+    Import(import::Arguments),
     /// Run an executor that owns shards and does nothing with them
     Executor(executor::Arguments),
     /// Look into the journals that executors write
@@ -136,6 +142,8 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Cordon(arguments) => drain::cordon(arguments).await,
         Command::Uncordon(arguments) => drain::uncordon(arguments).await,
         Command::StepDown(arguments) => step_down::run(arguments).await,
+        Command::Export(arguments) => export::run(arguments).await,
+        Command::Import(arguments) => import::run(arguments).await,
         Command::Executor(arguments) => {
             logging::start(LogFormat::Text, &std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()));
             Ok(executor::run(arguments).await)

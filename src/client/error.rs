@@ -4,10 +4,7 @@ use std::net::SocketAddr;
 
 use super::managers::InvalidAddress;
 use super::observer::ObserverError;
-use crate::types::ExecutorId;
-
-/// The largest weight of an executor.
-pub const MAX_WEIGHT: u32 = 1000;
+use crate::types::{ExecutorId, MAX_WEIGHT};
 
 /// Why a session did not begin.
 #[derive(Debug, thiserror::Error)]

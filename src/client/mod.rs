@@ -3,11 +3,13 @@
 //! An executor implements [`ShardHost`] and starts an [`ExecutorSession`]; the session registers, renews the lease, takes commands,
 //! starts and stops the work on shards, and fences itself when its lease runs out by its own clock. See docs/guarantees.md.
 
-pub use error::{Error, MAX_WEIGHT, StartError};
+pub use error::{Error, StartError};
 pub use host::{ShardGrant, ShardHost};
 pub use managers::InvalidAddress;
 pub use observer::{Happening, ObserverError, SessionEvent, SessionObserver};
 pub use session::{Builder, ExecutorSession};
+
+pub use crate::types::MAX_WEIGHT;
 
 mod actor;
 mod call;

@@ -10,13 +10,13 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::actor::Actor;
 use super::control::Control;
-use super::error::{Error, MAX_WEIGHT, StartError};
+use super::error::{Error, StartError};
 use super::host::ShardHost;
 use super::managers::{Managers, normalize};
 use super::observer::{Nobody, SessionObserver};
 use super::pace::LONGEST_ATTEMPT;
 use super::server;
-use crate::types::{Epoch, ExecutorId, Incarnation, ShardId};
+use crate::types::{Epoch, ExecutorId, Incarnation, MAX_WEIGHT, ShardId};
 
 /// Commands that may wait for the session's task; more make their senders wait.
 const DELIVERIES: usize = 64;

@@ -34,7 +34,15 @@ pub enum Kind {
 
 const DURATION: &str = "a duration with its unit, such as 10s or 500ms";
 /// What PostgreSQL takes for a name as it is written.
-pub(super) const SCHEMA: &str = "1 to 63 of a to z, 0 to 9 and _, the first no digit";
+pub(crate) const SCHEMA: &str = "1 to 63 of a to z, 0 to 9 and _, the first no digit";
+
+/// Whether [`SCHEMA`] holds.
+pub(crate) fn is_schema(name: &str) -> bool {
+    matches!(name.len(), 1..=63)
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+}
+
 const ADDRESS: &str = "an IP address and a port, such as 127.0.0.1:9092 or [::1]:9092";
 
 const fn key(name: &'static str, default: &'static str, kind: Kind, takes: &'static str) -> Key {
@@ -66,15 +74,15 @@ pub const KEYS: &[Key] = &[
     Key { default: None, ..key("persistence.postgres.cert_file", "", Kind::Text, "the path of a PEM file") },
     Key { default: None, ..key("persistence.postgres.key_file", "", Kind::Text, "the path of a PEM file") },
     key("persistence.etcd.endpoints", "", Kind::List, "a list of http://host:port or https://host:port"),
-    key("persistence.etcd.prefix", "/shard-manager/", Kind::Text, "text that begins and ends with /"),
+    key("persistence.etcd.prefix", "/shard-manager/", Kind::Text, "text of at most 1024 bytes that begins and ends with /"),
     Key { default: None, ..key("persistence.etcd.ca_file", "", Kind::Text, "the path of a PEM file") },
     Key { default: None, ..key("persistence.etcd.cert_file", "", Kind::Text, "the path of a PEM file") },
     Key { default: None, ..key("persistence.etcd.key_file", "", Kind::Text, "the path of a PEM file") },
     Key { default: None, ..key("persistence.etcd.username", "", Kind::Text, "the name of a user") },
     Key { secret: true, default: None, ..key("persistence.etcd.password", "", Kind::Text, "a password") },
     Key { default: None, ..key("persistence.etcd.password_file", "", Kind::Text, "the path of a file") },
-    key("persistence.etcd.max_operations", "128", Kind::Integer, "a whole number, at least 3"),
-    key("persistence.etcd.max_bytes", "1572864", Kind::Integer, "a whole number of bytes, at least 131072"),
+    key("persistence.etcd.max_operations", "128", Kind::Integer, "a whole number, at least 5"),
+    key("persistence.etcd.max_bytes", "1572864", Kind::Integer, "a whole number of bytes, at least 294912"),
     key("leadership.lease_ttl", "10s", Kind::Text, DURATION),
     key("leadership.on_loss", "exit", Kind::Text, "exit or standby"),
     key("leadership.host.tick", "100ms", Kind::Text, DURATION),

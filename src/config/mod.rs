@@ -88,6 +88,17 @@ pub enum StoreKind {
     Etcd,
 }
 
+impl StoreKind {
+    /// As `persistence.type` has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StoreKind::Sqlite => "sqlite",
+            StoreKind::Postgres => "postgres",
+            StoreKind::Etcd => "etcd",
+        }
+    }
+}
+
 /// See [`Persistence::sqlite`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sqlite {
@@ -126,7 +137,7 @@ pub struct Postgres {
 pub struct Etcd {
     /// The members, as `http://host:port` or `https://host:port`. None by default; [`StoreKind::Etcd`] needs at least one.
     pub endpoints: Vec<String>,
-    /// What every key begins with: begins and ends with `/`, by default `/shard-manager/`.
+    /// What every key begins with: begins and ends with `/`, at most 1,024 bytes, by default `/shard-manager/`.
     pub prefix: String,
     /// Who signed the members' certificates, as a PEM file. No default; needed by `https://`.
     #[serde(default)]
@@ -146,9 +157,9 @@ pub struct Etcd {
     /// A file with the user's password. No default.
     #[serde(default)]
     pub password_file: Option<PathBuf>,
-    /// The most operations that the members take in one transaction (their `--max-txn-ops`): at least 3, by default 128.
+    /// The most operations that the members take in one transaction (their `--max-txn-ops`): at least 5, by default 128.
     pub max_operations: u32,
-    /// The most bytes that the members take in one request (their `--max-request-bytes`): at least 131,072, by default 1,572,864.
+    /// The most bytes that the members take in one request (their `--max-request-bytes`): at least 294,912, by default 1,572,864.
     pub max_bytes: u32,
 }
 
@@ -228,6 +239,15 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+impl Etcd {
+    /// The longest prefix, in bytes.
+    pub const MAX_PREFIX_LEN: usize = 1024;
+    /// The least of `max_operations`: `meta` and the four pages that belong together.
+    pub const LEAST_OPERATIONS: u32 = 5;
+    /// The least of `max_bytes`: the same at their longest, below the longest prefix.
+    pub const LEAST_BYTES: u32 = 288 * 1024;
 }
 
 impl Config {

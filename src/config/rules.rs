@@ -9,9 +9,9 @@ use humantime_serde::re::humantime::format_duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::keys::SCHEMA;
+use super::keys::{SCHEMA, is_schema};
 use super::problem::Broken;
-use super::{Config, Persistence, StoreKind};
+use super::{Config, Etcd, Persistence, StoreKind};
 use crate::types::MAX_SHARDS;
 
 /// The longest duration that any key takes: deadlines far beyond the life of a process are mistakes.
@@ -19,8 +19,6 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 /// The range of `leadership.host.tick`.
 const TICK: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 const MIN_LEADER_TTL: Duration = Duration::from_secs(2);
-/// Room for `meta` and four of the longest pages: the least with which the engine gets on.
-const MIN_ETCD_BYTES: u32 = 128 * 1024;
 const MIN_EXECUTOR_LEASE: Duration = Duration::from_secs(1);
 
 /// Every rule that does not hold. A rule that leans on a value which is itself refused is not looked at.
@@ -123,9 +121,7 @@ fn store(checks: &mut Checks, persistence: &Persistence) {
             "persistence.postgres.url is missing: persistence.type = postgres needs it".to_owned(),
         ),
     }
-    let valid = matches!(postgres.schema.len(), 1..=63)
-        && postgres.schema.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
-        && !postgres.schema.starts_with(|first: char| first.is_ascii_digit());
+    let valid = is_schema(&postgres.schema);
     checks.value("persistence.postgres.schema", format!("{:?}", postgres.schema), valid, SCHEMA);
     let chosen = persistence.kind == StoreKind::Postgres;
     let keys = ["persistence.postgres.cert_file", "persistence.postgres.key_file"];
@@ -150,8 +146,9 @@ fn store(checks: &mut Checks, persistence: &Persistence) {
         persistence.kind != StoreKind::Etcd || !etcd.endpoints.is_empty(),
         "persistence.etcd.endpoints = [] is refused: persistence.type = etcd needs at least one".to_owned(),
     );
-    let valid = etcd.prefix.starts_with('/') && etcd.prefix.ends_with('/');
-    checks.value("persistence.etcd.prefix", format!("{:?}", etcd.prefix), valid, "text that begins and ends with /");
+    let valid = etcd.prefix.starts_with('/') && etcd.prefix.ends_with('/') && etcd.prefix.len() <= Etcd::MAX_PREFIX_LEN;
+    let rule = format!("text of at most {} bytes that begins and ends with /", Etcd::MAX_PREFIX_LEN);
+    checks.value("persistence.etcd.prefix", format!("{:?}", etcd.prefix), valid, &rule);
     let chosen = persistence.kind == StoreKind::Etcd;
     let keys = ["persistence.etcd.cert_file", "persistence.etcd.key_file"];
     checks.together(chosen, keys, [etcd.cert_file.is_some(), etcd.key_file.is_some()]);
@@ -166,8 +163,14 @@ fn store(checks: &mut Checks, persistence: &Persistence) {
         !chosen || secure.is_none() || etcd.ca_file.is_some(),
         format!("persistence.etcd.ca_file is missing: the endpoint {} needs it", secure.map_or("", String::as_str)),
     );
-    checks.value("persistence.etcd.max_operations", etcd.max_operations, etcd.max_operations >= 3, "at least 3");
-    let least = MIN_ETCD_BYTES;
+    let least = Etcd::LEAST_OPERATIONS;
+    checks.value(
+        "persistence.etcd.max_operations",
+        etcd.max_operations,
+        etcd.max_operations >= least,
+        &format!("at least {least}"),
+    );
+    let least = Etcd::LEAST_BYTES;
     checks.value("persistence.etcd.max_bytes", etcd.max_bytes, etcd.max_bytes >= least, &format!("at least {least}"));
 }
 

@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::{coordinator, election, store};
+use crate::assignment::state::Seal;
+use crate::{clock, coordinator, election, store};
 
 /// Why a manager ended without being asked to. Being asked to is no error.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum Error {
         /// As stored.
         stored: u32,
     },
+    /// The state was exported, or is only a part of one that is being imported: nobody may lead on it.
+    #[error("nobody may lead on this store: {}", why_not(.0))]
+    NotOpen(Seal),
     /// The store failed, or what is stored is not readable.
     #[error("the store failed while {doing}")]
     Store {
@@ -60,13 +64,29 @@ pub enum Error {
     AllEnded,
 }
 
+/// Why nobody may lead on a state, and what to do about it.
+pub(crate) fn why_not(seal: &Seal) -> String {
+    match seal {
+        Seal::Open => "it is open".to_owned(),
+        Seal::Sealed { unix_ms, by, note } => format!(
+            "it was sealed at {} by {by} ({note}), and its cluster goes on elsewhere. Configure the store that the document was imported \
+             into; where that has not happened, import it, or run `shard-manager export` again to get the same one",
+            clock::text(*unix_ms)
+        ),
+        Seal::Importing { document } => format!(
+            "it holds a part of an import that did not end. Run `shard-manager import` again with the same document (checksum {document:08x}), \
+             or empty the store"
+        ),
+    }
+}
+
 impl Error {
     /// What the process ends with: 2 configuration, 3 store, 4 leadership lost, 5 held elsewhere, 6 a task failed or a port that
     /// cannot be had (it may be free again in a moment, so this is not a mistake of configuration).
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Configuration(_) | Error::ShardCount { .. } => 2,
-            Error::Store { .. } | Error::Campaign(_) => 3,
+            Error::Store { .. } | Error::Campaign(_) | Error::NotOpen(_) => 3,
             Error::LeadershipLost(_) => 4,
             Error::HeldElsewhere(_) => 5,
             Error::Listen { .. } | Error::Task { .. } | Error::AllEnded => 6,
@@ -79,6 +99,7 @@ impl From<coordinator::Error> for Error {
         match error {
             coordinator::Error::LeadershipLost | coordinator::Error::Expired => Error::LeadershipLost(error.into()),
             coordinator::Error::Store(source) => Error::Store { doing: "committing", source },
+            coordinator::Error::StoreGone(source) => Error::Store { doing: "committing, over and over", source },
             coordinator::Error::Executors(source) => Error::Task { name: "executor link", source: source.into() },
         }
     }

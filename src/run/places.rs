@@ -7,84 +7,134 @@ use std::time::Duration;
 use tracing::info;
 
 use super::Error;
-use crate::assignment::Engine;
-use crate::backend::etcd::{Members, Settings};
+use crate::backend::etcd::{self, Members};
+use crate::backend::postgres::{self, Server};
 use crate::backend::sqlite::Database;
 use crate::config::{Config, StoreKind};
-use crate::election::etcd::{EtcdElection, Options};
-use crate::election::host::HostElection;
-use crate::election::{Election, Pulse};
+use crate::election::etcd::EtcdElection;
+use crate::election::host::{self, HostElection};
+use crate::election::postgres::PostgresElection;
+use crate::election::{self, Election, Patience, Pulse};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::etcd::EtcdStore;
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 
 /// How often a standby says who leads.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(30);
 
 /// A store, and the election whose fences it checks.
-pub(super) struct Places {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) election: Arc<dyn Election>,
+pub(crate) struct Places {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) election: Arc<dyn Election>,
     /// Beaten by the coordinator of a leadership won here.
-    pub(super) pulse: Pulse,
+    pub(crate) pulse: Pulse,
 }
 
 /// Closes what the store and the election share, after the leadership was given up.
-pub(super) type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(crate) type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Opens what is configured. Another kind of store is another arm.
+/// Opens what is configured, for a process with that much `patience` where another one leads. Another kind of store is another arm.
 ///
 /// # Errors
 /// Where the store cannot be opened, or its settings cannot work.
-pub(super) async fn open(config: &Config, identity: &str, metrics: &Arc<Metrics>) -> Result<(Places, Close), Error> {
-    let persistence = &config.persistence;
-    let pulse = Pulse::new();
-    let (places, close): (Places, Close) = match persistence.kind {
-        StoreKind::Sqlite => {
-            let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
-            let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
-            let places = Places {
-                store: Arc::new(SqliteStore::new(Arc::clone(&database))),
-                election: Arc::new(HostElection::new(Arc::clone(&database), identity)),
-                pulse,
-            };
-            (places, Box::pin(async move { database.close().await }))
-        }
-        StoreKind::Etcd => {
-            let etcd = &persistence.etcd;
-            let refused = |error: &dyn std::error::Error| Error::Configuration(with_causes(error));
-            let settings = Settings::from_config(etcd, persistence.request_timeout).map_err(|error| refused(&error))?;
-            // Each has connections of its own, so that no commit holds up a renewal.
-            let members = || Members::new(&settings).map(Arc::new).map_err(|error| refused(&error));
-            let store = EtcdStore::new(members()?, &etcd.prefix, etcd.max_operations, etcd.max_bytes);
-            let counted = Arc::clone(metrics);
-            let options = Options {
-                prefix: etcd.prefix.clone(),
-                ttl: config.leadership.lease_ttl,
-                holder: identity.to_owned(),
-                pulse: pulse.clone(),
-                announce_every: ANNOUNCE_EVERY,
-                on_failure: Arc::new(move || counted.campaign_failed()),
-            };
-            let election = EtcdElection::new(members()?, options).map_err(|error| refused(&error))?;
-            info!(endpoints = etcd.endpoints.join(","), prefix = etcd.prefix, "the state is in etcd");
-            let store = Arc::new(store.map_err(|error| refused(&error))?);
-            (Places { store, election: Arc::new(election), pulse }, Box::pin(async {}))
-        }
-        StoreKind::Postgres => {
-            let why = "persistence.type \"postgres\" cannot be served by this release; \"sqlite\" and \"etcd\" can";
-            return Err(Error::Configuration(why.to_owned()));
-        }
-    };
-    let (pages, least) = (places.store.limits().pages, Engine::LEAST_PAGES_PER_COMMIT);
-    if pages < least {
-        let why = format!(
-            "persistence.etcd.max_operations and persistence.etcd.max_bytes leave room for {pages} pages in one transaction; it takes at least {least}"
-        );
-        return Err(Error::Configuration(why));
+pub(crate) async fn open(
+    config: &Config,
+    identity: &str,
+    metrics: &Arc<Metrics>,
+    patience: Patience,
+) -> Result<(Places, Close), Error> {
+    let opening = Opening { config, identity, metrics, patience, pulse: Pulse::new() };
+    match config.persistence.kind {
+        StoreKind::Sqlite => opening.sqlite().await,
+        StoreKind::Postgres => opening.postgres(),
+        StoreKind::Etcd => opening.etcd(),
     }
-    Ok((places, close))
+}
+
+/// What every kind of store is opened with.
+struct Opening<'a> {
+    config: &'a Config,
+    identity: &'a str,
+    metrics: &'a Arc<Metrics>,
+    patience: Patience,
+    pulse: Pulse,
+}
+
+impl Opening<'_> {
+    async fn sqlite(self) -> Result<(Places, Close), Error> {
+        let (persistence, host) = (&self.config.persistence, &self.config.leadership.host);
+        let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
+        let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
+        let options = host::Options {
+            tick: host.tick,
+            grace: host.grace,
+            kill_hung: host.kill_hung,
+            patience: self.patience,
+            holder: self.identity.to_owned(),
+            pulse: self.pulse.clone(),
+            announce_every: ANNOUNCE_EVERY,
+            on_failure: self.on_failure(),
+        };
+        let store = Arc::new(SqliteStore::new(Arc::clone(&database)));
+        let election = Arc::new(HostElection::new(Arc::clone(&database), options));
+        Ok((self.places(store, election), Box::pin(async move { database.close().await })))
+    }
+
+    /// Connects to nothing yet: the database may come later than this process.
+    fn postgres(self) -> Result<(Places, Close), Error> {
+        let (persistence, ttl) = (&self.config.persistence, self.config.leadership.lease_ttl);
+        let settings = postgres::Settings::from_config(&persistence.postgres, persistence.request_timeout).map_err(refused)?;
+        let server = Server::new(settings);
+        let options = election::postgres::Options {
+            ttl,
+            holder: self.identity.to_owned(),
+            pulse: self.pulse.clone(),
+            patience: self.patience,
+            announce_every: ANNOUNCE_EVERY,
+            on_failure: self.on_failure(),
+        };
+        let election = PostgresElection::new(Arc::clone(&server), options).map_err(refused)?;
+        info!(schema = server.schema(), "the state is in PostgreSQL");
+        let store = Arc::new(PostgresStore::new(server));
+        let closing = Arc::clone(&store);
+        Ok((self.places(store, Arc::new(election)), Box::pin(async move { closing.close().await })))
+    }
+
+    /// Connects to nothing yet, likewise.
+    fn etcd(self) -> Result<(Places, Close), Error> {
+        let etcd = &self.config.persistence.etcd;
+        let settings = etcd::Settings::from_config(etcd, self.config.persistence.request_timeout).map_err(refused)?;
+        // Each has connections of its own, so that no commit holds up a renewal.
+        let members = || Members::new(&settings).map(Arc::new).map_err(refused);
+        let store = EtcdStore::new(members()?, &etcd.prefix, etcd.max_operations, etcd.max_bytes).map_err(refused)?;
+        let options = election::etcd::Options {
+            prefix: etcd.prefix.clone(),
+            ttl: self.config.leadership.lease_ttl,
+            holder: self.identity.to_owned(),
+            pulse: self.pulse.clone(),
+            announce_every: ANNOUNCE_EVERY,
+            on_failure: self.on_failure(),
+        };
+        let election = EtcdElection::new(members()?, options).map_err(refused)?;
+        info!(endpoints = etcd.endpoints.join(","), prefix = etcd.prefix, "the state is in etcd");
+        Ok((self.places(Arc::new(store), Arc::new(election)), Box::pin(async {})))
+    }
+
+    fn places(self, store: Arc<dyn Store>, election: Arc<dyn Election>) -> Places {
+        Places { store, election, pulse: self.pulse }
+    }
+
+    fn on_failure(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let metrics = Arc::clone(self.metrics);
+        Arc::new(move || metrics.campaign_failed())
+    }
+}
+
+/// Settings that can never work.
+fn refused(error: impl std::error::Error) -> Error {
+    Error::Configuration(with_causes(&error))
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {

@@ -12,10 +12,15 @@ use tonic::Code;
 
 use super::codec::{self, Key, Kind};
 use super::{Error, Limits, Loaded, Store};
+use crate::assignment::Engine;
 use crate::assignment::state::Changes;
 use crate::backend::etcd::{Failure, Invalid, Members};
 use crate::backend::{self, Fence};
+use crate::config::Etcd;
 use crate::types::{Revision, Token};
+
+/// Below the prefix, what every key of the state begins with.
+const STATE: &str = "state/";
 
 /// Records per answer of a read: at the largest that a record can be, 2.2 MB.
 const KEYS_PER_READ: i64 = 32;
@@ -27,8 +32,21 @@ const MAX_ANSWER_LEN: usize = 64 * 1024 * 1024;
 const REQUEST_OVERHEAD: usize = 1024;
 const OPERATION_OVERHEAD: usize = 64;
 
-/// What a commit that is refused looks at: fence, `meta`, and whether there is anything else.
-const LEAST_OPERATIONS: u32 = 3;
+/// How many pages fit beside `meta` into one transaction, each at its longest. (The else-branch has three operations, which are counted
+/// for themselves.)
+const fn pages(prefix_len: usize, max_operations: u32, max_bytes: u32) -> usize {
+    let prefix_len = prefix_len + STATE.len();
+    let meta = codec::MAX_META_LEN + 2 * prefix_len + OPERATION_OVERHEAD + REQUEST_OVERHEAD;
+    let by_operations = (max_operations as usize).saturating_sub(1);
+    let by_bytes = (max_bytes as usize).saturating_sub(meta) / (codec::MAX_PAGE_LEN + prefix_len + OPERATION_OVERHEAD);
+    if by_operations < by_bytes { by_operations } else { by_bytes }
+}
+
+/// Whatever configuration takes leaves room for the pages that belong together.
+const _: () = assert!(
+    pages(Etcd::MAX_PREFIX_LEN, Etcd::LEAST_OPERATIONS, Etcd::LEAST_BYTES) >= Engine::LEAST_PAGES_PER_COMMIT
+        && pages(Etcd::MAX_PREFIX_LEN, Etcd::LEAST_OPERATIONS - 1, u32::MAX) < Engine::LEAST_PAGES_PER_COMMIT
+);
 
 /// How often a read starts over because what it was reading was compacted meanwhile.
 const READS: usize = 3;
@@ -46,24 +64,18 @@ impl EtcdStore {
     /// (`--max-txn-ops`, `--max-request-bytes`).
     ///
     /// # Errors
-    /// Where these leave no room for one page beside `meta`.
+    /// Where these leave no room for the pages that belong together, which no checked configuration does.
     pub fn new(members: Arc<Members>, prefix: &str, max_operations: u32, max_bytes: u32) -> Result<EtcdStore, Invalid> {
-        let prefix = format!("{prefix}state/");
-        let record = |length: usize| length + prefix.len() + OPERATION_OVERHEAD;
-        let meta = record(codec::MAX_META_LEN) + REQUEST_OVERHEAD + prefix.len();
-        let page = record(codec::MAX_PAGE_LEN);
-        // `meta` is one of the operations. And the else-branch has three, which are counted for themselves.
-        let by_operations = if max_operations < LEAST_OPERATIONS { 0 } else { max_operations as usize - 1 };
-        let by_bytes = (max_bytes as usize).saturating_sub(meta) / page;
-        if by_operations == 0 {
-            let (name, value) = ("persistence.etcd.max_operations", max_operations.to_string());
-            return Err(Invalid::Value { name, value, rule: format!("{LEAST_OPERATIONS} or more") });
+        let too_small =
+            |name, value: u32, least| Invalid::Value { name, value: value.to_string(), rule: format!("{least} or more") };
+        let pages = pages(prefix.len(), max_operations, max_bytes);
+        if max_operations < Etcd::LEAST_OPERATIONS {
+            return Err(too_small("persistence.etcd.max_operations", max_operations, Etcd::LEAST_OPERATIONS));
         }
-        if by_bytes == 0 {
-            let (name, value) = ("persistence.etcd.max_bytes", max_bytes.to_string());
-            return Err(Invalid::Value { name, value, rule: format!("{} or more, for meta and one page", meta + page) });
+        if pages < Engine::LEAST_PAGES_PER_COMMIT {
+            return Err(too_small("persistence.etcd.max_bytes", max_bytes, Etcd::LEAST_BYTES));
         }
-        Ok(EtcdStore { members, prefix, limits: Limits { pages: by_operations.min(by_bytes) } })
+        Ok(EtcdStore { members, prefix: format!("{prefix}{STATE}"), limits: Limits { pages } })
     }
 
     fn key(&self, key: Key) -> String {

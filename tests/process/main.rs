@@ -18,6 +18,7 @@ mod membership;
 mod observe;
 mod replicas;
 mod replicas_cut;
+mod replicas_late;
 mod replicas_start;
 mod requests;
 mod slow;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use shard_manager::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, ShardState};
 use shard_manager::assignment::state::{
-    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, Meta, RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, ShardPage,
+    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_SEAL_TEXT_LEN, Meta, RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, Seal,
+    ShardPage,
 };
 use shard_manager::store::codec::{self, HEADER_LEN, Key, Kind, Reason, Refused};
 use shard_manager::types::{Epoch, Incarnation, MAX_NUMBER, MAX_SHARDS, Slot, Term, Token};
@@ -61,6 +62,11 @@ fn contents() -> Vec<Content> {
     let mut large = changes.meta;
     (large.number_of_shards, large.term, large.attempt) = (MAX_SHARDS, Term(MAX_NUMBER), u64::MAX);
     large.inventory = Inventory { executors: 99, shards: vec![u64::MAX; 64], retirees: u64::MAX };
+    contents.push(Content::Meta(large.clone()));
+    let text = "x".repeat(MAX_SEAL_TEXT_LEN);
+    large.seal = Seal::Sealed { unix_ms: u64::MAX, by: text.clone(), note: text };
+    contents.push(Content::Meta(large.clone()));
+    large.seal = Seal::Importing { document: u32::MAX };
     contents.push(Content::Meta(large));
     let own = |page: Arc<ExecutorPage>| Arc::unwrap_or_clone(page);
     contents.extend(changes.executors.into_iter().map(|(page, content)| Content::Executors(page, own(content))));
@@ -137,8 +143,9 @@ fn cut_and_extend(content: &Content, sound: &[u8]) {
 /// encoded again. Bodies are cut and extended too.
 fn flip_bits_under_a_right_checksum(content: &Content, sound: &[u8]) {
     let body = &sound[HEADER_LEN..];
+    let version = u16::from_be_bytes([sound[4], sound[5]]);
     let try_body = |body: &[u8]| {
-        let bytes = sealed(content.key(), body);
+        let bytes = sealed_as(version, content.key(), body);
         if let Ok(taken) = content.decode(&bytes) {
             taken.encode().expect("what is taken is within its bounds");
         }
@@ -157,7 +164,7 @@ fn flip_bits_under_a_right_checksum(content: &Content, sound: &[u8]) {
         try_body(&[&huge, body].concat());
         try_body(&[body, &huge].concat());
     }
-    assert!(content.decode(&sealed(content.key(), &[body, &[0]].concat())).is_err(), "bytes after the last column are refused");
+    assert!(content.decode(&sealed_as(version, content.key(), &[body, &[0]].concat())).is_err(), "bytes after the last column are refused");
 }
 
 /// A record around any body, with a right checksum.
@@ -189,11 +196,15 @@ fn other_versions_and_other_names_have_reasons_of_their_own() {
     let content = &contents()[0];
     let body = content.encode().unwrap()[HEADER_LEN..].to_vec();
     let reason = |bytes: &[u8]| content.decode(bytes).unwrap_err().reason;
-    assert_eq!(reason(&sealed_as(2, Key::META, &body)), Reason::NewerVersion { found: 2 });
+    assert_eq!(reason(&sealed_as(3, Key::META, &body)), Reason::NewerVersion { found: 3 });
+    // Only `meta` ever had a format 2.
+    let page = codec::encode_retirees(5, &Vec::new()).unwrap();
+    let as_second = sealed_as(2, Key::new(Kind::Retirees, 5), &page[HEADER_LEN..]);
+    assert_eq!(codec::decode_retirees(5, &as_second).unwrap_err().reason, Reason::UnknownVersion { found: 2 });
     assert_eq!(reason(&sealed_as(0, Key::META, &body)), Reason::UnknownVersion { found: 0 });
     assert_eq!(reason(&sealed(Key::new(Kind::Meta, 1), &body)), Reason::Misplaced { kind: 1, page: 1 });
     assert_eq!(reason(&sealed(Key::new(Kind::Shards, 0), &body)), Reason::Misplaced { kind: 3, page: 0 });
-    assert_eq!(reason(&sealed_as(2, Key::META, &body)).to_string().split(':').next(), Some("it was written by a newer version"));
+    assert_eq!(reason(&sealed_as(3, Key::META, &body)).to_string().split(':').next(), Some("it was written by a newer version"));
 }
 
 #[test]
@@ -215,6 +226,14 @@ fn values_out_of_their_bounds_are_refused_both_ways() {
     refuse(&meta(|meta| meta.inventory.shards = vec![2]), "shard pages beyond the 1");
     refuse(&meta(|meta| meta.inventory.shards = vec![0, 0]), "shard pages beyond the 1");
     refuse(&meta(|meta| meta.inventory.executors = u32::MAX), "executor pages");
+
+    let long = |by: usize, note: usize| {
+        let mut meta = sample::meta(1024, Token(1));
+        meta.seal = Seal::Sealed { unix_ms: 1, by: "x".repeat(by), note: "x".repeat(note) };
+        Content::Meta(meta)
+    };
+    refuse(&long(257, 0), "a text of the seal has 257 bytes, it takes at most 256");
+    refuse(&long(0, 300), "a text of the seal has 300 bytes");
 
     let executor = |change: fn(&mut ExecutorRecord)| {
         let mut record = sample::executor(3);

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shard_manager::assignment::record::{End, ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, Retiree, ShardRecord, ShardState};
+use shard_manager::assignment::record::{End, ExecutorRecord, MAX_ENDPOINT_LEN, Retiree, ShardRecord, ShardState};
 use shard_manager::assignment::state::{EXECUTORS_PER_PAGE, Inventory, RETIREE_PAGES, RETIREES_PER_PAGE, SHARDS_PER_PAGE, State};
 use shard_manager::backend::Fence;
 use shard_manager::backend::etcd::{Invalid, Members, Settings};
 use shard_manager::store::codec::{self, Key, Kind};
 use shard_manager::store::etcd::EtcdStore;
 use shard_manager::store::{Error, Loaded, Store};
-use shard_manager::types::{Epoch, ExecutorId, Incarnation, MAX_SHARDS, Revision, ShardId, Slot, Token};
+use shard_manager::types::{Epoch, ExecutorId, Incarnation, MAX_SHARDS, MAX_WEIGHT, Revision, ShardId, Slot, Token};
 
 use crate::conformance::{Harness, conformance};
 use crate::sample::{self, whole};
@@ -291,17 +291,18 @@ async fn as_many_of_the_longest_pages_as_the_limits_allow_fit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_takes_three_operations_gets_no_more() {
-    let etcd = Etcd::start(1, "http", &["--max-txn-ops=3".to_owned()]).await;
+async fn a_server_that_takes_five_operations_gets_no_more() {
+    let etcd = Etcd::start(1, "http", &["--max-txn-ops=5".to_owned()]).await;
     let members = Arc::new(Members::new(&settings(etcd.endpoints(), Duration::from_secs(2))).unwrap());
-    let (store, fence) = (EtcdStore::new(members, PREFIX, 3, 1_572_864).unwrap(), etcd.lead().await);
-    assert_eq!(store.limits().pages, 2);
+    let (store, fence) = (EtcdStore::new(members, PREFIX, 5, 1_572_864).unwrap(), etcd.lead().await);
+    assert_eq!(store.limits().pages, 4);
     let mut state = sample::state(3000, fence.token());
     let mut all = whole(&state);
     let meta = all.meta.clone();
-    (all.executors, all.shards, all.retirees) = (all.executors[..1].to_vec(), all.shards[..1].to_vec(), Vec::new());
+    (all.executors, all.shards, all.retirees) =
+        (all.executors[..1].to_vec(), all.shards[..1].to_vec(), all.retirees[..2].to_vec());
     let revision = store.commit(&fence, None, &all).await.unwrap();
-    // The identical one, and another one: what is refused takes three operations too.
+    // The identical one, and another one: what is refused has operations too.
     assert_eq!(store.commit(&fence, None, &all).await.unwrap(), revision);
     state.meta = meta;
     let other = sample::next(&state).changes_since(Some(&state));
@@ -311,7 +312,7 @@ async fn a_server_that_takes_three_operations_gets_no_more() {
 #[test]
 fn limits_that_leave_no_room_are_refused() {
     let members = Arc::new(Members::new(&settings(vec!["http://127.0.0.1:1".to_owned()], Duration::from_secs(1))).unwrap());
-    for (operations, bytes, says) in [(2, 1_572_864, "max_operations = 2"), (128, 1000, "max_bytes = 1000")] {
+    for (operations, bytes, says) in [(4, 1_572_864, "max_operations = 4"), (128, 250_000, "max_bytes = 250000")] {
         let refused = EtcdStore::new(Arc::clone(&members), PREFIX, operations, bytes).unwrap_err();
         assert!(matches!(refused, Invalid::Value { .. }) && refused.to_string().contains(says), "{refused}");
     }

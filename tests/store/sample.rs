@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use shard_manager::assignment::record::{End, ExecutorRecord, ShardRecord, ShardState, Standing, Wish};
-use shard_manager::assignment::state::{Changes, Inventory, Meta, State};
+use shard_manager::assignment::state::{Changes, Inventory, Meta, Seal, State};
 use shard_manager::types::{ClusterId, Epoch, ExecutorId, Incarnation, ShardId, Slot, Term, Token};
 use uuid::Uuid;
 
@@ -16,6 +16,7 @@ pub fn meta(number_of_shards: u32, token: Token) -> Meta {
         attempt: 1,
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
+        seal: Seal::Open,
     }
 }
 

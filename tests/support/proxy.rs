@@ -69,6 +69,11 @@ impl Proxy {
         self.network.send_modify(|it| it.to_client.black_hole = true);
     }
 
+    /// Requests do not arrive; answers to earlier ones do.
+    pub fn swallow_requests(&self) {
+        self.network.send_modify(|it| it.to_server.black_hole = true);
+    }
+
     /// Bytes move again, those that were held first.
     pub fn restore(&self) {
         self.network.send_modify(|it| (it.to_server.black_hole, it.to_client.black_hole) = (false, false));

@@ -1,6 +1,6 @@
 use super::*;
 use crate::assignment::record::{End, Wish};
-use crate::assignment::state::{Inventory, Meta};
+use crate::assignment::state::{Inventory, Meta, Seal};
 use crate::types::Token;
 
 const TERM: Term = Term(100);
@@ -14,6 +14,7 @@ fn empty() -> State {
         attempt: 1,
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
+        seal: Seal::Open,
     })
 }
 

@@ -32,7 +32,7 @@ use crate::assignment::command::{Answer, Cause, Command, ExecutorOverview, Execu
 use crate::assignment::event::{Departure, Event, Registration, Renewal, RequestId, Settings, Takeover};
 use crate::assignment::lease::{Lease, find_stall, margin};
 use crate::assignment::record::{ExecutorRecord, Standing, Wish};
-use crate::assignment::state::{Inventory, Meta, State};
+use crate::assignment::state::{Inventory, Meta, Seal, State};
 use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Term, Version};
 
 use contact::Contact;
@@ -179,8 +179,8 @@ impl Engine {
     /// every call is answered with `NotReady`.
     ///
     /// # Panics
-    /// Where the stored shard count is not the configured one, or a commit could not write the few pages that belong together:
-    /// both are checked before a leadership is sought.
+    /// Where the stored shard count is not the configured one, the state is not open, or a commit could not write the few pages that
+    /// belong together: all of it is checked before a leadership is sought.
     pub fn new(settings: Settings, takeover: Takeover, loaded: Option<(Revision, State)>, now: BootInstant) -> Engine {
         assert!(settings.max_pages_per_commit >= Self::LEAST_PAGES_PER_COMMIT, "too few pages for what belongs together");
         let (revision, state) = match loaded {
@@ -188,6 +188,7 @@ impl Engine {
             None => (None, State::new(Self::first_meta(&takeover))),
         };
         assert_eq!(state.meta.number_of_shards, takeover.number_of_shards, "the shard count is checked before");
+        assert_eq!(state.meta.seal, Seal::Open, "nobody leads on a state that was exported, or is not whole");
         let loaded = Version { term: state.meta.term, revision: revision.unwrap_or_default() };
         Engine {
             unserved: Unserved::new(takeover.number_of_shards),
@@ -232,6 +233,7 @@ impl Engine {
             attempt: 0,
             lease_ttl_ms: 0,
             inventory: Inventory::default(),
+            seal: Seal::Open,
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Member {
     pub slot: Slot,
     /// Breaks ties, so that plans do not depend on the order of slots.
     pub id: ExecutorId,
-    /// 1 ..= [`MAX_WEIGHT`](crate::assignment::record::MAX_WEIGHT); what lies outside counts as the nearer end.
+    /// 1 ..= [`MAX_WEIGHT`](crate::types::MAX_WEIGHT); what lies outside counts as the nearer end.
     pub weight: u32,
     /// What may happen to it.
     pub role: Role,

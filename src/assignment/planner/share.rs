@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::{Input, Role, Tally};
-use crate::assignment::record::MAX_WEIGHT;
+use crate::types::MAX_WEIGHT;
 
 /// What one member that takes shards has and should have.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ fn meta(number_of_shards: u32) -> Meta {
         attempt: 1,
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
+        seal: Seal::Open,
     }
 }
 

@@ -11,10 +11,11 @@
 //!     20         body
 //! ```
 
-use super::{Key, Reason, Refused};
+use super::{Key, Kind, Reason, Refused};
 
-/// The format that this program writes, and the newest that it reads.
-pub const FORMAT_VERSION: u16 = 1;
+/// The newest format that this program reads. Everything is written in the oldest format that can hold it, so that what an older
+/// program can read it reads, and what it must not act on it refuses: format 2 is that of a `meta` with a seal.
+pub const FORMAT_VERSION: u16 = 2;
 
 /// Bytes before the body.
 pub const HEADER_LEN: usize = 20;
@@ -22,13 +23,13 @@ pub const HEADER_LEN: usize = 20;
 const MAGIC: [u8; 4] = *b"SHMG";
 const CHECKED_LEN: usize = 16;
 
-/// Puts a body into its envelope.
-pub(super) fn seal(key: Key, body: &[u8]) -> Result<Vec<u8>, Refused> {
+/// Puts a body of this format into its envelope.
+pub(super) fn seal(key: Key, version: u16, body: &[u8]) -> Result<Vec<u8>, Refused> {
     let length = u32::try_from(body.len())
         .map_err(|_| Refused::new(key, Reason::Content(format!("a body of {} bytes is too long", body.len()))))?;
     let mut record = Vec::with_capacity(HEADER_LEN + body.len());
     record.extend_from_slice(&MAGIC);
-    record.extend_from_slice(&FORMAT_VERSION.to_be_bytes());
+    record.extend_from_slice(&version.to_be_bytes());
     record.extend_from_slice(&key.kind.number().to_be_bytes());
     record.extend_from_slice(&key.page.to_be_bytes());
     record.extend_from_slice(&length.to_be_bytes());
@@ -38,10 +39,10 @@ pub(super) fn seal(key: Key, body: &[u8]) -> Result<Vec<u8>, Refused> {
     Ok(record)
 }
 
-/// Takes a body out of the envelope that was stored under `key`.
+/// Takes a body, and its format, out of the envelope that was stored under `key`.
 ///
 /// Magic, length and checksum come first, in every version, so that the other findings are about what was really written.
-pub(super) fn open(key: Key, record: &[u8]) -> Result<&[u8], Refused> {
+pub(super) fn open(key: Key, record: &[u8]) -> Result<(u16, &[u8]), Refused> {
     let refused = |reason| Err(Refused::new(key, reason));
     let Some((header, body)) = record.split_first_chunk::<HEADER_LEN>() else {
         return refused(Reason::Length { found: record.len(), expected: HEADER_LEN });
@@ -57,8 +58,10 @@ pub(super) fn open(key: Key, record: &[u8]) -> Result<&[u8], Refused> {
     if checksum(&header[..CHECKED_LEN], body) != u32::from_be_bytes([c0, c1, c2, c3]) {
         return refused(Reason::Checksum);
     }
-    match u16::from_be_bytes([v0, v1]) {
-        FORMAT_VERSION => {}
+    let version = u16::from_be_bytes([v0, v1]);
+    match version {
+        1 => {}
+        2 if key.kind == Kind::Meta => {}
         found if found > FORMAT_VERSION => return refused(Reason::NewerVersion { found }),
         found => return refused(Reason::UnknownVersion { found }),
     }
@@ -66,7 +69,7 @@ pub(super) fn open(key: Key, record: &[u8]) -> Result<&[u8], Refused> {
     if (kind, page) != (key.kind.number(), key.page) {
         return refused(Reason::Misplaced { kind, page });
     }
-    Ok(body)
+    Ok((version, body))
 }
 
 fn checksum(header: &[u8], body: &[u8]) -> u32 {

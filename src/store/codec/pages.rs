@@ -7,13 +7,12 @@ use uuid::Uuid;
 use super::columns::{Reader, Writer};
 use super::envelope::{HEADER_LEN, open, seal};
 use super::{Key, Kind, Reason, Refused};
-use crate::assignment::record::{
-    End, ExecutorRecord, MAX_ENDPOINT_LEN, MAX_WEIGHT, Retiree, ShardRecord, ShardState, Standing, Wish,
-};
+use crate::assignment::record::{End, ExecutorRecord, MAX_ENDPOINT_LEN, Retiree, ShardRecord, ShardState, Standing, Wish};
 use crate::assignment::state::{
-    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, Meta, RETIREE_PAGES, RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, ShardPage,
+    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_SEAL_TEXT_LEN, Meta, RETIREE_PAGES, RETIREES_PER_PAGE, RetireePage,
+    SHARDS_PER_PAGE, Seal, ShardPage,
 };
-use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, Slot, Term, Token};
+use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, MAX_WEIGHT, Slot, Term, Token};
 
 /// The longest executor lease that a record can hold, in milliseconds: 49 days.
 pub const MAX_LEASE_TTL_MS: u64 = u32::MAX as u64;
@@ -24,11 +23,15 @@ pub const MAX_EXECUTOR_PAGES: u32 = u32::MAX / EXECUTORS_PER_PAGE as u32;
 /// What a record of columns takes besides its cells: the envelope, and a length for each column.
 const FRAME_LEN: usize = 64 + HEADER_LEN;
 
-/// No `meta` is longer, in bytes: one bit for each page of shards, and less than 128 bytes besides.
-pub const MAX_META_LEN: usize = FRAME_LEN + 128 + MAX_SHARDS as usize / SHARDS_PER_PAGE / 8;
+/// No `meta` is longer, in bytes: one bit for each page of shards, the texts of a seal, and less than 128 bytes besides.
+pub const MAX_META_LEN: usize = FRAME_LEN + 128 + 2 * MAX_SEAL_TEXT_LEN + MAX_SHARDS as usize / SHARDS_PER_PAGE / 8;
 
 /// No page of any kind is longer, in bytes: the longest is a full bucket of retirees, at 17 bytes each.
 pub const MAX_PAGE_LEN: usize = FRAME_LEN + RETIREES_PER_PAGE * 17;
+
+/// Kinds of seals. Never change their meaning.
+const SEALED: u8 = 1;
+const IMPORTING: u8 = 2;
 
 /// How many pages a number of shards takes.
 pub(super) fn shard_pages(number_of_shards: u32) -> u32 {
@@ -40,19 +43,28 @@ pub(super) fn shard_page_len(page: u32, number_of_shards: u32) -> usize {
     (number_of_shards as usize).saturating_sub(page as usize * SHARDS_PER_PAGE).min(SHARDS_PER_PAGE)
 }
 
-/// `meta` as bytes.
+/// `meta` as bytes: as ever where it is open, in the format that older programs refuse where it has a seal.
 ///
 /// # Errors
 /// Where a value is out of its bounds.
 pub fn encode_meta(meta: &Meta) -> Result<Vec<u8>, Refused> {
-    encode(Key::META, |columns| {
+    let version = if meta.seal == Seal::Open { 1 } else { 2 };
+    encode_as(version, Key::META, |columns| {
         check_meta(meta)?;
-        let Meta { cluster_id, number_of_shards, term, token, attempt, lease_ttl_ms, inventory } = meta;
+        let Meta { cluster_id, number_of_shards, term, token, attempt, lease_ttl_ms, inventory, seal } = meta;
         columns.column(&cluster_id.0.as_bytes().to_vec())?;
         columns.column(&token.0.to_be_bytes().to_vec())?;
         columns.column(&vec![*number_of_shards, inventory.executors])?;
         columns.column(&vec![term.0, *attempt, *lease_ttl_ms, inventory.retirees])?;
-        columns.column(&inventory.shards)
+        columns.column(&inventory.shards)?;
+        let (kind, number, texts) = match seal {
+            Seal::Open => return Ok(()),
+            Seal::Sealed { unix_ms, by, note } => (SEALED, *unix_ms, [by.as_str(), note.as_str()]),
+            Seal::Importing { document } => (IMPORTING, u64::from(*document), [""; 2]),
+        };
+        columns.column(&vec![kind])?;
+        columns.column(&vec![number])?;
+        columns.texts(texts.into_iter())
     })
 }
 
@@ -61,12 +73,13 @@ pub fn encode_meta(meta: &Meta) -> Result<Vec<u8>, Refused> {
 /// # Errors
 /// Where the envelope does not hold or a value is out of its bounds.
 pub fn decode_meta(record: &[u8]) -> Result<Meta, Refused> {
-    decode(Key::META, record, |columns| {
+    decode_any(Key::META, record, |version, columns| {
         let cluster_id = columns.array("cluster_id")?;
         let token = columns.array("token")?;
         let [number_of_shards, executors] = columns.array("counts")?;
         let [term, attempt, lease_ttl_ms, retirees] = columns.array("numbers")?;
         let shards = columns.any("shard_pages")?;
+        let seal = if version == 1 { Seal::Open } else { decode_seal(columns)? };
         let meta = Meta {
             cluster_id: ClusterId(Uuid::from_bytes(cluster_id)),
             number_of_shards,
@@ -75,14 +88,36 @@ pub fn decode_meta(record: &[u8]) -> Result<Meta, Refused> {
             attempt,
             lease_ttl_ms,
             inventory: Inventory { executors, shards, retirees },
+            seal,
         };
         check_meta(&meta)?;
         Ok(meta)
     })
 }
 
+fn decode_seal(columns: &mut Reader<'_>) -> Result<Seal, String> {
+    let [kind] = columns.array("seal")?;
+    let [number] = columns.array::<u64, 1>("seal_number")?;
+    let texts: [String; 2] = columns.texts("seal_texts", 2)?.try_into().map_err(|_| "a seal takes two texts")?;
+    let [by, note] = texts;
+    match kind {
+        SEALED => Ok(Seal::Sealed { unix_ms: number, by, note }),
+        IMPORTING if !by.is_empty() || !note.is_empty() => Err("what is being imported has the text of a seal".to_owned()),
+        IMPORTING => {
+            let document = number.try_into().map_err(|_| format!("a document's checksum is {number}, it takes 32 bits"))?;
+            Ok(Seal::Importing { document })
+        }
+        _ => Err(format!("a seal is {kind}, it takes {SEALED} or {IMPORTING}")),
+    }
+}
+
 fn check_meta(meta: &Meta) -> Result<(), String> {
-    let Meta { number_of_shards, term, lease_ttl_ms, inventory, .. } = meta;
+    let Meta { number_of_shards, term, lease_ttl_ms, inventory, seal, .. } = meta;
+    if let Seal::Sealed { by, note, .. } = seal
+        && let Some(text) = [by, note].into_iter().find(|text| text.len() > MAX_SEAL_TEXT_LEN)
+    {
+        return Err(format!("a text of the seal has {} bytes, it takes at most {MAX_SEAL_TEXT_LEN}", text.len()));
+    }
     if !(1..=MAX_SHARDS).contains(number_of_shards) {
         return Err(format!("number_of_shards is {number_of_shards}, it takes 1 to {MAX_SHARDS}"));
     }
@@ -348,13 +383,23 @@ fn end(number: u8) -> Result<End, String> {
 }
 
 fn encode(key: Key, write: impl FnOnce(&mut Writer) -> Result<(), String>) -> Result<Vec<u8>, Refused> {
+    encode_as(1, key, write)
+}
+
+fn encode_as(version: u16, key: Key, write: impl FnOnce(&mut Writer) -> Result<(), String>) -> Result<Vec<u8>, Refused> {
     let mut columns = Writer::new();
     write(&mut columns).map_err(|reason| Refused::new(key, Reason::Content(reason)))?;
-    seal(key, &columns.finish())
+    seal(key, version, &columns.finish())
 }
 
 fn decode<T>(key: Key, record: &[u8], read: impl FnOnce(&mut Reader<'_>) -> Result<T, String>) -> Result<T, Refused> {
-    let mut columns = Reader::new(open(key, record)?);
-    let content = read(&mut columns).and_then(|content| columns.finish().map(|()| content));
+    decode_any(key, record, |_, columns| read(columns))
+}
+
+/// Of a kind of record that has several formats.
+fn decode_any<T>(key: Key, record: &[u8], read: impl FnOnce(u16, &mut Reader<'_>) -> Result<T, String>) -> Result<T, Refused> {
+    let (version, body) = open(key, record)?;
+    let mut columns = Reader::new(body);
+    let content = read(version, &mut columns).and_then(|content| columns.finish().map(|()| content));
     content.map_err(|reason| Refused::new(key, Reason::Content(reason)))
 }
