@@ -7,7 +7,7 @@ use etcd_client::{Client, LeaseGrantOptions};
 use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
-use crate::cluster::{Fleet, eventually, ms, ownership, settled, table};
+use crate::cluster::{Fleet, ms, ownership, settled, table};
 use crate::page::{Figure, Summary};
 use crate::site::{GRACE, Ground, QUEUED, SHARDS, Site, TTL};
 use crate::support::etcd::Etcd;
@@ -165,7 +165,8 @@ pub async fn hang(runs: usize) -> Figure {
          kills it. The same shards and executors.",
         GRACE.as_secs()
     );
-    let figure = Figure::new("hand-over on SQLite, after a hang", how).times(times).reach("max: grace + 500 ms", ms(GRACE) + 500.0, max);
+    let figure =
+        Figure::new("hand-over on SQLite, after a hang", how).times(times).reach("max: grace + 500 ms", ms(GRACE) + 500.0, max);
     disturbance.end(&site, figure).await
 }
 

@@ -33,10 +33,9 @@ pub enum Ground {
 impl Ground {
     fn settings(&self) -> Vec<String> {
         match self {
-            Ground::Etcd(server) => vec![
-                "persistence.type=etcd".to_owned(),
-                format!("persistence.etcd.endpoints={}", server.endpoints().join(",")),
-            ],
+            Ground::Etcd(server) => {
+                vec!["persistence.type=etcd".to_owned(), format!("persistence.etcd.endpoints={}", server.endpoints().join(","))]
+            }
             Ground::Postgres(server) => {
                 vec!["persistence.type=postgres".to_owned(), format!("persistence.postgres.url={}", server.url())]
             }
