@@ -179,8 +179,11 @@ pub fn page(record: &Record) -> String {
     page
 }
 
+/// One of the times of a figure.
+type Pick = fn(Summary) -> f64;
+
 /// What is compared between stores: a name for the row, that of the figures with their store left out, and which of their times.
-const COMPARED: [(&str, &str, fn(Summary) -> f64); 5] = [
+const COMPARED: [(&str, &str, Pick); 5] = [
     ("a commit of one page, median", "a commit on {}", |it| it.median),
     ("the leader is asked to stop, until the next one serves, median", "hand-over on {}, asked for", |it| it.median),
     ("the same, max", "hand-over on {}, asked for", |it| it.max),
