@@ -17,6 +17,8 @@ fn read(file: &str) -> String {
 fn the_page_is_the_one_that_the_record_makes() {
     let record: Record = serde_json::from_str(&read("bench.json")).unwrap();
     assert_eq!(page::page(&record), read("docs/performance.md"), "`make bench` writes both");
+    let choosing = read("docs/choosing-a-store.md");
+    assert_eq!(page::choosing(&record, &choosing), choosing, "`make bench` writes its figures");
 }
 
 #[test]

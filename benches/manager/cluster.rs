@@ -41,12 +41,12 @@ impl Process {
         Process::spawn(directory, name, &arguments)
     }
 
-    pub fn terminate(&self) {
-        kill_process(Pid::from_raw(self.0.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.0.id().try_into().unwrap()).unwrap(), signal).unwrap();
     }
 
-    pub fn kill(&mut self) {
-        self.0.kill().unwrap();
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
     }
 
     /// Waits for its end.

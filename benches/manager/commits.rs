@@ -5,13 +5,16 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp};
 use shard_manager::assignment::record::{ExecutorRecord, ShardRecord, ShardState, Standing, Wish};
-use shard_manager::assignment::state::{Changes, Inventory, Meta, Seal, SHARDS_PER_PAGE, State};
+use shard_manager::assignment::state::{Changes, Inventory, Meta, SHARDS_PER_PAGE, Seal, State};
 use shard_manager::backend::Fence;
-use shard_manager::backend::etcd::{Members, Settings};
+use shard_manager::backend::etcd::{self, Members};
+use shard_manager::backend::postgres::{Server, Settings};
 use shard_manager::backend::sqlite::Database;
+use shard_manager::config::{self, Secret};
 use shard_manager::store::Store;
 use shard_manager::store::codec::{self, Key};
 use shard_manager::store::etcd::EtcdStore;
+use shard_manager::store::postgres::PostgresStore;
 use shard_manager::store::sqlite::SqliteStore;
 use shard_manager::types::{ClusterId, Epoch, Incarnation, Revision, ShardId, Slot, Term, Token};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
@@ -20,6 +23,7 @@ use sqlx::{ConnectOptions, Connection, SqliteConnection};
 use crate::cluster::ms;
 use crate::page::{Figure, Summary};
 use crate::support::etcd::Etcd;
+use crate::support::postgres::Postgres;
 
 /// Commits of each kind.
 const COMMITS: usize = 500;
@@ -97,7 +101,7 @@ async fn alternate(
     (times, floors)
 }
 
-/// On etcd, small and large, and on SQLite.
+/// On etcd, small and large, on PostgreSQL and on SQLite.
 pub async fn all() -> Vec<Figure> {
     let mut figures = Vec::new();
     for (pages, name) in [(1, "a commit on etcd"), (16, "a large commit on etcd")] {
@@ -111,6 +115,15 @@ pub async fn all() -> Vec<Figure> {
                      comparison fails, by the same client library on a connection of its own";
         figures.push(Figure::new(name, how).times(times).floor(floor, floors).reach("median, in floors", 1.3, ratio));
     }
+    let (times, floors) = on_postgres().await;
+    let ratio = Summary::of(times.clone()).median / Summary::of(floors.clone()).median;
+    let how = "`Store::commit` of `meta` and one page of 1,024 shards: encoding, the statement that checks fence and revision and writes, its answer.";
+    let floor = "the same statement with the same rows in another schema, put together before, on a connection of its own";
+    figures.push(Figure::new("a commit on PostgreSQL", how).times(times).floor(floor, floors).reach(
+        "median, in floors",
+        1.3,
+        ratio,
+    ));
     let (times, floors) = on_sqlite().await;
     let how = "`Store::commit` of `meta` and one page of 1,024 shards into a file: encoding, BEGIN IMMEDIATE, fence and revision, the records, COMMIT.";
     let floor =
@@ -125,7 +138,7 @@ async fn on_etcd(pages: u32) -> (Vec<f64>, Vec<f64>) {
     let put = etcd.client().await.put(LEADER, "bench", None).await.unwrap();
     let creation_revision = put.header().unwrap().revision();
     let fence = Fence::Etcd { key: LEADER.to_owned(), creation_revision, token: Token::draw() };
-    let settings = Settings {
+    let settings = etcd::Settings {
         endpoints: etcd.endpoints(),
         ca_file: None,
         identity_files: None,
@@ -155,6 +168,54 @@ async fn on_etcd(pages: u32) -> (Vec<f64>, Vec<f64>) {
         time
     };
     alternate(&store, &fence, pages * SHARDS_PER_PAGE as u32, bare).await
+}
+
+async fn on_postgres() -> (Vec<f64>, Vec<f64>) {
+    let database = Postgres::start().await;
+    let schema = async |name: &str| {
+        let config = config::Postgres {
+            url: Some(Secret::new(database.url())),
+            schema: name.to_owned(),
+            password: None,
+            password_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+        };
+        let server = Server::new(Settings::from_config(&config, Duration::from_secs(10)).unwrap());
+        let token = Token::draw();
+        let mut connection = server.connect("bench").await.unwrap();
+        let lead =
+            "INSERT INTO leader (one, number, token, holder, ttl_ms, expires_at) VALUES (1, 1, $1, 'bench', 2000, 'infinity')";
+        sqlx::query(lead).bind(token.0.to_be_bytes().to_vec()).execute(&mut connection).await.unwrap();
+        (server, connection, token)
+    };
+    let (server, _, token) = schema("store").await;
+    let (store, fence) = (PostgresStore::new(server), Fence::Sql { number: 1, token });
+    let (_floor, mut connection, token) = schema("floor").await;
+    let statement = "WITH fence AS MATERIALIZED (SELECT FROM leader WHERE one = 1 AND number = $1 AND token = $2 FOR KEY SHARE), \
+         raised AS (UPDATE revision SET number = number + 1 WHERE one = 1 AND number = $6 AND EXISTS (SELECT FROM fence) RETURNING number), \
+         written AS (INSERT INTO record (kind, page, body) \
+         SELECT its.kind, its.page, its.body FROM raised, unnest($3::text[], $4::bigint[], $5::bytea[]) AS its (kind, page, body) \
+         ON CONFLICT (kind, page) DO UPDATE SET body = excluded.body) SELECT number FROM raised";
+    sqlx::query("INSERT INTO revision (one, number) VALUES (1, 1)").execute(&mut connection).await.unwrap();
+    let mut revision = 1i64;
+    let bare = async |records: Vec<(Key, Vec<u8>)>| {
+        let (mut kinds, mut pages, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+        for (key, body) in records {
+            kinds.push(key.kind.name());
+            pages.push(i64::from(key.page));
+            bodies.push(body);
+        }
+        let statement = sqlx::query_scalar(statement).bind(1i64).bind(token.0.to_be_bytes().to_vec());
+        let statement = statement.bind(kinds).bind(pages).bind(bodies).bind(revision);
+        let begun = Instant::now();
+        revision = statement.fetch_one(&mut connection).await.unwrap();
+        ms(begun.elapsed())
+    };
+    let measured = alternate(&store, &fence, SHARDS_PER_PAGE as u32, bare).await;
+    store.close().await;
+    measured
 }
 
 async fn on_sqlite() -> (Vec<f64>, Vec<f64>) {

@@ -1,72 +1,18 @@
 //! One leader follows another: asked to, and killed. And a cluster that rests.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, LeaseGrantOptions};
-use tempfile::TempDir;
+use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
-use crate::cluster::{Fleet, Process, eventually, ms, ownership, settled, table};
-use crate::page::Figure;
+use crate::cluster::{Fleet, ms, ownership, settled, table};
+use crate::page::{Figure, Summary};
+use crate::site::{GRACE, Ground, QUEUED, SHARDS, Site, TTL};
 use crate::support::etcd::Etcd;
-use crate::support::free_address;
 
-const SHARDS: u32 = 1024;
 const EXECUTORS: usize = 16;
-const TTL: Duration = Duration::from_secs(2);
-/// How long a successor has waited when its leader goes, at the least.
-const QUEUED: Duration = Duration::from_secs(1);
-/// What every key of the measured cluster begins with.
-const QUEUE: &str = "/shard-manager/leader/";
-
-/// Two places for managers on one etcd, one of them the leader's.
-struct Site {
-    etcd: Etcd,
-    directory: TempDir,
-    seats: [SocketAddr; 2],
-    leads: usize,
-    leader: Process,
-    executor_lease: &'static str,
-}
-
-impl Site {
-    async fn start(executor_lease: &'static str) -> Site {
-        let (etcd, directory) = (Etcd::single().await, tempfile::tempdir().unwrap());
-        let seats = [free_address(), free_address()];
-        let leader = serve(&etcd, directory.path().to_owned(), seats[0], executor_lease);
-        table(seats[0]).await;
-        Site { etcd, directory, seats, leads: 0, leader, executor_lease }
-    }
-
-    fn leader_address(&self) -> SocketAddr {
-        self.seats[self.leads]
-    }
-
-    /// A standby that has waited for so long.
-    async fn successor(&self) -> Process {
-        let seat = self.seats[1 - self.leads];
-        let standby = serve(&self.etcd, self.directory.path().to_owned(), seat, self.executor_lease);
-        eventually("a successor in the queue", async || (self.etcd.keys(QUEUE).await.len() == 2).then_some(())).await;
-        tokio::time::sleep(QUEUED).await;
-        standby
-    }
-}
-
-fn serve(etcd: &Etcd, directory: PathBuf, seat: SocketAddr, executor_lease: &str) -> Process {
-    let sets = [
-        format!("number_of_shards={SHARDS}"),
-        format!("grpc.listen={seat}"),
-        "http.listen=127.0.0.1:0".to_owned(),
-        "persistence.type=etcd".to_owned(),
-        format!("persistence.etcd.endpoints={}", etcd.endpoints().join(",")),
-        format!("leadership.lease_ttl={}s", TTL.as_secs()),
-        format!("executors.lease_ttl={executor_lease}"),
-    ];
-    Process::serve(&directory, &format!("manager-{}", seat.port()), &sets)
-}
 
 /// A bare hand-over: whoever holds a lease revokes it, and whoever waits is answered.
 struct Floor {
@@ -146,17 +92,22 @@ impl Disturbance {
 }
 
 /// SIGTERM of the leader, to a table from its successor.
-pub async fn graceful(runs: usize) -> Vec<Figure> {
-    let mut site = Site::start("10s").await;
+pub async fn graceful(ground: Ground, runs: usize) -> Figure {
+    let mut site = Site::start(ground, "10s").await;
     let mut disturbance = Disturbance::begin(&site).await;
-    let mut floor = Floor::start(&site.etcd).await;
+    let mut floor = match &site.ground {
+        Ground::Etcd(server) => Some(Floor::start(server).await),
+        Ground::Postgres(_) | Ground::Host => None,
+    };
     let (mut times, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         let standby = site.successor().await;
-        floors.push(floor.hand_over(&site.etcd).await);
-        site.leads = 1 - site.leads;
+        if let (Some(floor), Ground::Etcd(server)) = (&mut floor, &site.ground) {
+            floors.push(floor.hand_over(server).await);
+        }
+        site.pass_on();
         let begun = Instant::now();
-        site.leader.terminate();
+        site.leader.signal(Signal::TERM);
         let table = table(site.leader_address()).await;
         times.push(ms(begun.elapsed()));
         disturbance.look(&table);
@@ -165,70 +116,98 @@ pub async fn graceful(runs: usize) -> Vec<Figure> {
         assert!(status.success(), "a leader that was asked to stop ended with {status}");
     }
     let how = format!(
-        "SIGTERM to the leader, until its successor, which had been queued for at least {} s, answered `GetRoutingTable` on a new connection \
+        "SIGTERM to the leader, until its successor, which had waited for at least {} s, answered `GetRoutingTable` on a new connection \
          to its own port. {SHARDS} shards, {EXECUTORS} executors with a lease of 10 s. The port is tried every millisecond.",
         QUEUED.as_secs()
     );
-    let figure = Figure::new("hand-over, asked for", how).times(times.clone()).floor(
-        "on the same etcd, just before each hand-over, a lease is revoked: from that call to the answer to another client's campaign that had \
-         waited for as long",
-        floors.clone(),
-    );
-    let (own, least) = (crate::page::Summary::of(times), crate::page::Summary::of(floors));
-    let figure = figure
-        .reach("median, in floors", 10.0, own.median / least.median)
-        .reach("median", 100.0, own.median)
-        .reach("max", 500.0, own.max);
-    vec![disturbance.end(&site, figure).await]
+    let own = Summary::of(times.clone());
+    let mut figure = Figure::new(&format!("hand-over on {}, asked for", site.ground), how).times(times);
+    if !floors.is_empty() {
+        let least = Summary::of(floors.clone());
+        let what = "on the same etcd, just before each hand-over, a lease is revoked: from that call to the answer to another client's campaign that \
+                    had waited for as long";
+        figure = figure.floor(what, floors).reach("median, in floors", 10.0, own.median / least.median);
+    }
+    let median = if matches!(site.ground, Ground::Postgres(_)) { 150.0 } else { 100.0 };
+    let figure = figure.reach("median", median, own.median).reach("max", 500.0, own.max);
+    disturbance.end(&site, figure).await
 }
 
 /// SIGKILL of the leader, to a table from its successor.
-pub async fn crash(runs: usize) -> Vec<Figure> {
-    let mut site = Site::start("10s").await;
+pub async fn crash(ground: Ground, runs: usize) -> Figure {
+    let (times, site, disturbance) = struck(ground, runs, Signal::KILL).await;
+    let name = format!("hand-over on {}, after a crash", site.ground);
+    let own = Summary::of(times.clone());
+    let figure = match site.ground {
+        Ground::Host => {
+            let how = "SIGKILL of the leader, to the same. Its standby waits for the end of the process, so no time has to run out first. The same \
+                       shards and executors.";
+            Figure::new(&name, how).times(times).reach("median", 100.0, own.median).reach("max", 500.0, own.max)
+        }
+        Ground::Etcd(_) | Ground::Postgres(_) => {
+            let how = format!(
+                "SIGKILL of the leader, to the same. `leadership.lease_ttl` is {} s; the rest of the lease has to run out first. The same shards and \
+                 executors.",
+                TTL.as_secs()
+            );
+            Figure::new(&name, how).times(times).reach("max: TTL + 1 s", ms(TTL) + 1000.0, own.max)
+        }
+    };
+    disturbance.end(&site, figure).await
+}
+
+/// SIGSTOP of a leader on one host, to a table from its successor.
+pub async fn hang(runs: usize) -> Figure {
+    let (times, site, disturbance) = struck(Ground::Host, runs, Signal::STOP).await;
+    let max = Summary::of(times.clone()).max;
+    let how = format!(
+        "SIGSTOP of the leader, to the same. `leadership.host.grace` is {} s: for so long its heartbeat has to stand still before its standby \
+         kills it. The same shards and executors.",
+        GRACE.as_secs()
+    );
+    let figure =
+        Figure::new("hand-over on SQLite, after a hang", how).times(times).reach("max: grace + 500 ms", ms(GRACE) + 500.0, max);
+    disturbance.end(&site, figure).await
+}
+
+/// A leader after the other ends by a signal that it cannot answer; how long each successor took.
+async fn struck(ground: Ground, runs: usize, signal: Signal) -> (Vec<f64>, Site, Disturbance) {
+    let mut site = Site::start(ground, "10s").await;
     let mut disturbance = Disturbance::begin(&site).await;
     let mut times = Vec::new();
     for _ in 0..runs {
         let standby = site.successor().await;
-        site.leads = 1 - site.leads;
+        site.pass_on();
         let begun = Instant::now();
-        site.leader.kill();
+        site.leader.signal(signal);
         let table = table(site.leader_address()).await;
         times.push(ms(begun.elapsed()));
         disturbance.look(&table);
         let old = std::mem::replace(&mut site.leader, standby);
         old.ended().await;
     }
-    let bound = ms(TTL) + 1000.0;
-    let late = times.iter().filter(|&&time| time > bound).count();
-    let how = format!(
-        "SIGKILL of the leader, to the same. `leadership.lease_ttl` is {} s; the rest of the lease has to run out first. The same shards, executors \
-         and queue.",
-        TTL.as_secs()
-    );
-    let max = crate::page::Summary::of(times.clone()).max;
-    let figure = Figure::new("hand-over, after a crash", how).times(times).reach("max: TTL + 1 s", bound, max).reach(
-        "runs above that",
-        0.0,
-        late as f64,
-    );
-    vec![disturbance.end(&site, figure).await]
+    (times, site, disturbance)
 }
 
 /// Writes to etcd while nothing happens but renewals.
-pub async fn idle(time: Duration) -> Vec<Figure> {
+pub async fn idle(time: Duration) -> Figure {
     const MANY: usize = 100;
-    let site = Site::start("3s").await;
+    let site = Site::start(Ground::Etcd(Etcd::single().await), "3s").await;
+    let revision = async || match &site.ground {
+        Ground::Etcd(server) => server.revision().await,
+        Ground::Postgres(_) | Ground::Host => 0,
+    };
     let fleet = Fleet::start(MANY, &site.seats).await;
     settled(site.leader_address(), MANY).await;
     let _standby = site.successor().await;
-    let (before, renewals) = (site.etcd.revision().await, fleet.seen.leased.load(Ordering::Relaxed));
+    let (before, renewals) = (revision().await, fleet.seen.leased.load(Ordering::Relaxed));
     tokio::time::sleep(time).await;
-    let written = site.etcd.revision().await - before;
+    let written = revision().await - before;
     let renewals = fleet.seen.leased.load(Ordering::Relaxed) - renewals;
     let how = format!(
         "How far etcd's revision moved within {} s, while {MANY} executors with a lease of 3 s renewed it {renewals} times at a leader with one \
          standby. Every write moves it; keeping a lease alive does not.",
         time.as_secs()
     );
-    vec![Figure::new("writes of an idle cluster", how).reach("etcd's revisions", 0.0, written as f64)]
+    Figure::new("writes of an idle cluster", how).reach("etcd's revisions", 0.0, written as f64)
 }

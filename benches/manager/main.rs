@@ -1,15 +1,17 @@
 //! `make bench`: what the real binary takes, against the least that the same job could have taken in the same run.
 //!
-//! Writes `bench.json` and `docs/performance.md`; with `BENCH_RUNS` or `BENCH_ONLY` only below `target/bench/`, because a page that tells of half
+//! Writes `bench.json`, `docs/performance.md` and the figures in `docs/choosing-a-store.md`; with `BENCH_RUNS` or `BENCH_ONLY` only below `target/bench/`, because a page that tells of half
 //! a run misleads. Nothing here asserts a time.
 #![allow(clippy::unwrap_used)]
 
+mod cell;
 mod cluster;
 mod commits;
 mod core;
 mod handover;
 mod host;
 mod page;
+mod site;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
@@ -19,12 +21,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::page::{Figure, Machine, Record};
+use crate::site::Ground;
+use crate::support::etcd::Etcd;
+use crate::support::postgres::Postgres;
 
 /// Hand-overs of each kind in a whole run.
 const RUNS: usize = 50;
 /// How long an idle cluster is looked at in a whole run.
 const IDLE: Duration = Duration::from_secs(60);
-const PARTS: [&str; 7] = ["hand-over", "crash", "commits", "idle", "kill", "registrations", "core"];
+const PARTS: [&str; 9] = ["hand-over", "crash", "hang", "commits", "idle", "kill", "registrations", "cell", "core"];
 
 fn main() {
     let runs = std::env::var("BENCH_RUNS").map_or(RUNS, |runs| runs.parse().expect("BENCH_RUNS takes a number above 0"));
@@ -49,6 +54,11 @@ fn main() {
     };
     fs::write(&json_path, json).unwrap();
     fs::write(&page_path, &text).unwrap();
+    if is_whole {
+        let choosing = repository.join("docs/choosing-a-store.md");
+        let before = fs::read_to_string(&choosing).unwrap();
+        fs::write(&choosing, page::choosing(&record, &before)).unwrap();
+    }
     println!("{text}\nwritten to {} and {}", json_path.display(), page_path.display());
 }
 
@@ -58,10 +68,22 @@ async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
     for part in parts {
         eprintln!("{part} ...");
         figures.extend(match part {
-            "hand-over" => handover::graceful(runs).await,
-            "crash" => handover::crash(runs).await,
+            "hand-over" => {
+                let [etcd, postgres, host] = grounds().await;
+                vec![
+                    handover::graceful(etcd, runs).await,
+                    handover::graceful(postgres, runs).await,
+                    handover::graceful(host, runs).await,
+                ]
+            }
+            "crash" => {
+                let [etcd, postgres, host] = grounds().await;
+                vec![handover::crash(etcd, runs).await, handover::crash(postgres, runs).await, handover::crash(host, runs).await]
+            }
+            "hang" => vec![handover::hang(runs.min(20)).await],
             "commits" => commits::all().await,
-            "idle" => handover::idle(if runs < RUNS { IDLE / 10 } else { IDLE }).await,
+            "idle" => vec![handover::idle(if runs < RUNS { IDLE / 10 } else { IDLE }).await],
+            "cell" => cell::all(),
             "kill" => host::kill(runs.min(12)).await,
             "registrations" => host::registrations(runs.min(10)).await,
             _ => core::all(),
@@ -77,10 +99,15 @@ async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
         disk: output("findmnt", &["--noheadings", "--output", "FSTYPE", "--target", &std::env::temp_dir().to_string_lossy()]),
         rustc: output("rustc", &["--version"]),
         etcd: etcd_version(),
+        postgres: output("/usr/lib/postgresql/15/bin/postgres", &["--version"]).replace("postgres (PostgreSQL) ", ""),
         sqlite: commits::sqlite_version().await,
         load: [before, load()],
     };
     Record { machine, figures }
+}
+
+async fn grounds() -> [Ground; 3] {
+    [Ground::Etcd(Etcd::single().await), Ground::Postgres(Postgres::start().await), Ground::Host]
 }
 
 /// The first line that a program says; a word of excuse where there is none.

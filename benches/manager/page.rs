@@ -25,6 +25,7 @@ pub struct Machine {
     pub disk: String,
     pub rustc: String,
     pub etcd: String,
+    pub postgres: String,
     pub sqlite: String,
     /// Of one minute, when the run began and when it ended; the run's own work is part of the second.
     pub load: [f64; 2],
@@ -135,6 +136,7 @@ pub fn page(record: &Record) -> String {
         ("disk", machine.disk.clone()),
         ("rustc", machine.rustc.clone()),
         ("etcd", machine.etcd.clone()),
+        ("PostgreSQL", machine.postgres.clone()),
         ("SQLite", machine.sqlite.clone()),
         ("load (1 min)", format!("{before} when it began, {after} when it ended, its own work included")),
     ];
@@ -177,6 +179,37 @@ pub fn page(record: &Record) -> String {
     page
 }
 
+/// One of the times of a figure.
+type Pick = fn(Summary) -> f64;
+
+/// What is compared between stores: a name for the row, that of the figures with their store left out, and which of their times.
+const COMPARED: [(&str, &str, Pick); 5] = [
+    ("a commit of one page, median", "a commit on {}", |it| it.median),
+    ("the leader is asked to stop, until the next one serves, median", "hand-over on {}, asked for", |it| it.median),
+    ("the same, max", "hand-over on {}, asked for", |it| it.max),
+    ("the leader is killed, until the next one serves, median", "hand-over on {}, after a crash", |it| it.median),
+    ("the same, max", "hand-over on {}, after a crash", |it| it.max),
+];
+
+/// Before and after the figures in `docs/choosing-a-store.md`.
+const MARKS: [&str; 2] = ["<!-- figures: made by `make bench` -->\n", "<!-- end of figures -->\n"];
+
+/// `docs/choosing-a-store.md` with the figures of this record between its marks.
+pub fn choosing(record: &Record, page: &str) -> String {
+    let (before, rest) = page.split_once(MARKS[0]).expect("the page has a mark where its figures begin");
+    let (_, after) = rest.split_once(MARKS[1]).expect("the page has a mark where its figures end");
+    let mut figures = String::from("| milliseconds | SQLite | PostgreSQL | etcd |\n| --- | ---: | ---: | ---: |\n");
+    for (row, name, value) in COMPARED {
+        let found = ["SQLite", "PostgreSQL", "etcd"].map(|store| {
+            let name = name.replace("{}", store);
+            let figure = record.figures.iter().find(|figure| figure.name == name);
+            figure.and_then(|figure| figure.measured).map_or("–".to_owned(), |summary| number(value(summary)))
+        });
+        line(&mut figures, format_args!("| {row} | {} |", found.join(" | ")));
+    }
+    format!("{before}{}{figures}{}{after}", MARKS[0], MARKS[1])
+}
+
 fn line(page: &mut String, text: std::fmt::Arguments) {
     // Writing to a string does not fail.
     writeln!(page, "{text}").ok();
@@ -197,7 +230,7 @@ fn number(value: f64) -> String {
 const HEAD: &str = "# What was measured
 
 Made by `make bench` from [bench.json](../bench.json); not to be edited. One run, on one machine, of the release build of the real binary, with
-real etcd servers, real files and executors built on the client library, all on loopback. A time says little without its machine, so each
+real servers of etcd and PostgreSQL, real files and executors built on the client library, all on loopback. A time says little without its machine, so each
 has a *floor*: the least that the job could have taken, measured in the same run, alternating with the thing itself. The ratio of the medians is what
 compares between machines.
 
@@ -216,9 +249,9 @@ const TAIL: &str = "
 ## Again
 
 ```sh
-make bench                        # all of it, about ten minutes; writes this page and bench.json
+make bench                        # all of it, some twenty minutes; writes this page, choosing-a-store.md's figures and bench.json
 BENCH_RUNS=5 make bench           # fewer hand-overs: writes below target/bench/ alone
-BENCH_ONLY=commits make bench     # one part of: hand-over, crash, commits, idle, kill, registrations, core
+BENCH_ONLY=commits make bench     # one part of: hand-over, crash, hang, commits, idle, kill, registrations, cell, core
 ```
 
 CI asserts no time. It checks that this page is the one that bench.json makes.

@@ -73,7 +73,8 @@ async fn ask_to_step_down(managers: Managers) {
     if managers.is_empty() {
         return;
     }
-    let request = StepDownRequest { asked_by: "shard-manager export".to_owned(), reason: "the state is to be exported".to_owned() };
+    let request =
+        StepDownRequest { asked_by: "shard-manager export".to_owned(), reason: "the state is to be exported".to_owned() };
     let mut unanswered = 0;
     loop {
         match managers.ask(async |channel| manager::admin(channel).step_down(request.clone()).await).await {

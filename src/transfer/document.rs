@@ -373,7 +373,9 @@ impl Content {
         for (shard, (owner, epoch)) in (0u32..).zip(owners.iter().zip(epochs)) {
             if let Some(owner) = owner.filter(|owner| *owner as usize >= self.executors.len()) {
                 let known = self.executors.len();
-                return Err(Invalid::Rule(format!("shard {shard} is owned by executor {owner}, there are {known}, counted from 0")));
+                return Err(Invalid::Rule(format!(
+                    "shard {shard} is owned by executor {owner}, there are {known}, counted from 0"
+                )));
             }
             if epoch.0 > MAX_NUMBER {
                 return Err(Invalid::Rule(format!("the epoch of shard {shard} is {epoch}, it takes at most {MAX_NUMBER}")));

@@ -82,8 +82,10 @@ impl Exporter {
             self.export.elected.cancel();
             return self.again(&loaded.state).await;
         }
-        under_leadership(places, self.export.insist, shutdown, async |fence, grace| self.take_and_seal(places, fence, grace).await)
-            .await
+        under_leadership(places, self.export.insist, shutdown, async |fence, grace| {
+            self.take_and_seal(places, fence, grace).await
+        })
+        .await
     }
 
     /// What can be exported.

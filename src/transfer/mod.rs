@@ -67,7 +67,9 @@ pub enum Error {
     #[error("the document is refused")]
     Document(#[from] document::Invalid),
     /// The configuration wants another shard count than the document has.
-    #[error("number_of_shards is {configured} in the configuration, the document has {document}: the number of a cluster never changes")]
+    #[error(
+        "number_of_shards is {configured} in the configuration, the document has {document}: the number of a cluster never changes"
+    )]
     ShardCount {
         /// As configured.
         configured: u32,
@@ -200,7 +202,10 @@ async fn commit(places: &Places, fence: &Fence, expected: Option<Revision>, chan
                 if clock::now() >= give_up {
                     return Err(failed(error));
                 }
-                warn!(error = &error as &dyn std::error::Error, "it is unknown whether a commit landed; it is sent again in {PAUSE:?}");
+                warn!(
+                    error = &error as &dyn std::error::Error,
+                    "it is unknown whether a commit landed; it is sent again in {PAUSE:?}"
+                );
             }
             Err(error) => return Err(failed(error)),
         }
@@ -209,7 +214,11 @@ async fn commit(places: &Places, fence: &Fence, expected: Option<Revision>, chan
 }
 
 /// Opens what is configured, does `work`, and closes it.
-async fn with_places<T>(config: &Config, identity: &str, work: impl AsyncFnOnce(&Places) -> Result<T, Error>) -> Result<T, Error> {
+async fn with_places<T>(
+    config: &Config,
+    identity: &str,
+    work: impl AsyncFnOnce(&Places) -> Result<T, Error>,
+) -> Result<T, Error> {
     let metrics = Metrics::new().map_err(|error| run::Error::Task { name: "metrics", source: error.into() })?;
     let (places, close) = run::places::open(config, identity, &Arc::new(metrics), Patience::Wait).await?;
     let done = work(&places).await;

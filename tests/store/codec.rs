@@ -164,7 +164,10 @@ fn flip_bits_under_a_right_checksum(content: &Content, sound: &[u8]) {
         try_body(&[&huge, body].concat());
         try_body(&[body, &huge].concat());
     }
-    assert!(content.decode(&sealed_as(version, content.key(), &[body, &[0]].concat())).is_err(), "bytes after the last column are refused");
+    assert!(
+        content.decode(&sealed_as(version, content.key(), &[body, &[0]].concat())).is_err(),
+        "bytes after the last column are refused"
+    );
 }
 
 /// A record around any body, with a right checksum.

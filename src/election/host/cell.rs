@@ -6,7 +6,8 @@
 //! 128  origin     when the owner's process started, and in which boot and pid namespace
 //! 192  heartbeat  term's tag (24) | tick (40)       the owner's last sign of life, in global ticks
 //! 256  ticks      the global tick                   advanced by those who wait
-//! 320  text       tag (24) | checksum (40); then 512 bytes in which the owner describes itself
+//! 320  spare      means nothing
+//! 384  text       tag (24) | checksum (40); then 512 bytes in which the owner describes itself
 //! 4095 bell       written by a step-down, so that inotify(7) wakes those who wait
 //! ```
 //!
@@ -76,6 +77,7 @@ struct Page {
     origin: Line<[AtomicU64; 3]>,
     heartbeat: Line<AtomicU64>,
     ticks: Line<AtomicU64>,
+    spare: Line<AtomicU64>,
     /// Tag and checksum.
     text_head: Line<AtomicU64>,
     text: Line<[AtomicU64; TEXT_BYTES / 8]>,
@@ -391,8 +393,9 @@ impl LeaderCell {
             return Err(NotHeld(claim));
         }
         let tick = self.page().ticks.0.load(Ordering::Relaxed);
-        self.page().heartbeat.0.store(claim.tagged(tick), Ordering::Release);
-        Ok(())
+        // Visible to everybody before the second look: a claim that did not see this beat is seen here, or comes after it.
+        self.page().heartbeat.0.store(claim.tagged(tick), Ordering::SeqCst);
+        if self.page().owner.0.load(Ordering::SeqCst) == claim.0 { Ok(()) } else { Err(NotHeld(claim)) }
     }
 
     /// Moves the global tick on by one. Returns what it is then.
@@ -495,6 +498,11 @@ impl LeaderCell {
             }
             _ => self.identity.displaced(&self.path),
         }
+    }
+
+    /// A word of the same page that means nothing: what bare operations on this memory take can be measured with it.
+    pub fn spare(&self) -> &AtomicU64 {
+        &self.page().spare.0
     }
 
     /// Where it is.

@@ -147,7 +147,10 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(number(&["lease_ttl_ms"], json!(0)), "lease_ttl_ms is 0, it takes 1 to");
     refused(number(&["taken", "how"], json!("open")), "unknown variant `open`");
     refused(number(&["more"], json!(1)), "unknown field `more`");
-    refused(number(&["taken"], json!({"how": "copy", "unix_ms": 1, "by": "", "from": "", "of": cluster(7).to_string()})), "that of its original");
+    refused(
+        number(&["taken"], json!({"how": "copy", "unix_ms": 1, "by": "", "from": "", "of": cluster(7).to_string()})),
+        "that of its original",
+    );
     refused(number(&["executors"], json!([])), "shard 0 is owned by executor 0, there are 0");
     refused(number(&["shards", "releasing"], json!([5, 1])), "shard 1 stands after shard 5 in releasing");
     refused(number(&["shards", "releasing"], json!([64])), "shard 64 is releasing, number_of_shards is 64");
@@ -156,7 +159,10 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     let first = |list: &'static [&str], value: Value| {
         move |content: &mut Value| list.iter().fold(content, |value, key| &mut value[*key])[0] = value
     };
-    refused(first(&["shards", "epochs"], json!("4611686018427387905")), "the epoch of shard 0 is 4611686018427387905, it takes at most");
+    refused(
+        first(&["shards", "epochs"], json!("4611686018427387905")),
+        "the epoch of shard 0 is 4611686018427387905, it takes at most",
+    );
     refused(first(&["shards", "epochs"], json!("0")), "shard 0 is owned by executor executor-0");
     refused(first(&["shards", "owners"], json!(3)), "shard 0 is owned by executor 3, there are 3, counted from 0");
     let retired = |incarnation: &str| json!({"id_hash": "1", "incarnation": incarnation, "end": "over"});

@@ -64,6 +64,9 @@ fn a_store_with_anything_else_is_refused() {
     assert!(matches!(with(|state| state.meta.term.0 -= 1), Err(Error::Occupied { .. })));
     let sealed = |state: &mut State| state.meta.seal = Seal::Sealed { unix_ms: 1, by: String::new(), note: String::new() };
     assert!(matches!(with(sealed), Err(Error::Occupied { .. })));
-    assert!(matches!(with(|state| state.meta.seal = Seal::Importing { document: DOCUMENT }).unwrap(), Room::Part(Revision(3), _)));
+    assert!(matches!(
+        with(|state| state.meta.seal = Seal::Importing { document: DOCUMENT }).unwrap(),
+        Room::Part(Revision(3), _)
+    ));
     assert!(matches!(with(|state| state.meta.seal = Seal::Importing { document: 1 }), Err(Error::OtherImport { .. })));
 }
