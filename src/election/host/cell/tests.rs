@@ -2,6 +2,7 @@ use std::os::unix::fs::symlink;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU32;
 
+use super::file::{MAGIC, VERSION};
 use super::*;
 
 const NEVER: u64 = u64::MAX;
