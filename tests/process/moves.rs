@@ -244,8 +244,13 @@ async fn refusals() {
     std::fs::write(&edited, &whole[..whole.len() / 2]).unwrap();
     ends(2, "is it whole?", &["import", "--from", text(&edited)], &empty).await;
     let import = ["import", "--from", text(&document)];
-    ends(2, "is 65 in the configuration, the document has 64", &[&import[..], &["--set", "number_of_shards=65"]].concat(), &empty)
-        .await;
+    ends(
+        2,
+        "is 65 in the configuration, the document has 64",
+        &[&import[..], &["--set", "number_of_shards=65"]].concat(),
+        &empty,
+    )
+    .await;
     ends(2, "cannot be read", &["import", "--from", text(&path("none.json"))], &empty).await;
     ends(3, "has a state already", &import, &store).await;
     // The target is as empty as it was.
