@@ -14,12 +14,15 @@
 //! CRC-32 of the content as compact JSON with its keys in the order above: it finds what was cut or edited by mistake, and says which
 //! document it is. It is no signature.
 
-use std::fmt;
-use std::io::{self, Write};
-use std::str::FromStr;
+mod json;
 
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+pub use json::{Checksum, Number};
+
+use json::{EndName, StandingName, WishName, text};
 
 use crate::assignment::check::check;
 use crate::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, ShardState, Standing, Wish};
@@ -145,37 +148,6 @@ pub struct Retired {
     /// How it ended.
     #[serde(with = "EndName")]
     pub end: End,
-}
-
-/// Of a document's content; 8 hexadecimal digits in JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checksum(pub u32);
-
-/// A number of 64 bits, as a decimal string.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Number(pub u64);
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Wish", rename_all = "snake_case")]
-enum WishName {
-    None,
-    Cordon,
-    Drain,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "Standing", rename_all = "snake_case")]
-enum StandingName {
-    Present,
-    Superseded,
-    Gone,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "End", rename_all = "snake_case")]
-enum EndName {
-    Over,
-    Superseded,
 }
 
 /// Why a document is not taken. Nothing was written then.
@@ -451,89 +423,6 @@ fn bits(set: impl Iterator<Item = bool>) -> Vec<u64> {
         words[at / 64] |= 1u64 << (at % 64);
     }
     words
-}
-
-impl fmt::Display for Checksum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:08x}", self.0)
-    }
-}
-
-impl FromStr for Checksum {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Checksum, Self::Err> {
-        u32::from_str_radix(text, 16).map(Checksum)
-    }
-}
-
-impl Serialize for Checksum {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        text::serialize(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Checksum {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Checksum, D::Error> {
-        text::deserialize(deserializer)
-    }
-}
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for Number {
-    type Err = std::num::ParseIntError;
-
-    fn from_str(text: &str) -> Result<Number, Self::Err> {
-        text.parse().map(Number)
-    }
-}
-
-impl Serialize for Number {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        text::serialize(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Number {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Number, D::Error> {
-        text::deserialize(deserializer)
-    }
-}
-
-/// Values that are strings in JSON, without a copy of each.
-mod text {
-    use std::marker::PhantomData;
-
-    use super::*;
-
-    pub(super) fn serialize<T: fmt::Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(value)
-    }
-
-    pub(super) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-    where
-        T: FromStr<Err: fmt::Display>,
-        D: Deserializer<'de>,
-    {
-        struct Text<T>(PhantomData<T>);
-        impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
-            type Value = T;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-                text.parse().map_err(|error| E::custom(format!("{text:?}: {error}")))
-            }
-        }
-        deserializer.deserialize_str(Text(PhantomData))
-    }
 }
 
 #[cfg(test)]

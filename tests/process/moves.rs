@@ -13,6 +13,7 @@ use crate::harness::{
     Child, Cluster, Executor, Manager, PATIENCE, Replicas, Store, Table, boot_ns, free_address, poll_until, run, window,
 };
 use crate::support::etcd::Etcd;
+use crate::support::postgres::Postgres;
 
 /// Executors outlive a move by their leases.
 const SETTINGS: [&str; 2] = ["executors.lease_ttl=15s", "leadership.lease_ttl=2s"];
@@ -23,6 +24,10 @@ fn sqlite(cluster: &Cluster, name: &str) -> Store {
 
 fn etcd_store(etcd: &Etcd) -> Store {
     Store::Etcd { endpoint: etcd.endpoints().join(","), prefix: "/moved/".to_owned() }
+}
+
+fn postgres_store(postgres: &Postgres, schema: &str) -> Store {
+    Store::Postgres { url: postgres.url(), schema: schema.to_owned() }
 }
 
 fn arguments(command: &[&str], store: &Store) -> Vec<String> {
@@ -101,14 +106,15 @@ impl Rest {
 /// on elsewhere, a sealed store serves nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_moves_there_and_back() {
-    let etcd = Etcd::single().await;
+    let (etcd, postgres) = (Etcd::single().await, Postgres::start().await);
     let mut cluster = Cluster::start(&SETTINGS).await;
     let rest = Rest::of(&mut cluster).await;
     cluster.manager.json(&["cordon", "a"]).await;
     cluster.state_is("a", "cordoned").await;
     let mut from = cluster.store.clone();
     let mut term = rest.table.term;
-    for (at, to) in [etcd_store(&etcd), sqlite(&cluster, "back.db")].into_iter().enumerate() {
+    let ways = [postgres_store(&postgres, "moved"), etcd_store(&etcd), sqlite(&cluster, "back.db")];
+    for (at, to) in ways.into_iter().enumerate() {
         let document = cluster.directory.path().join(format!("{at}.json"));
         let path = text(&document);
         if at == 0 {
@@ -159,20 +165,22 @@ async fn an_export_has_its_turn_among_replicas() {
     assert_eq!(read(&document).content().executors.len(), 2);
 }
 
-/// One process on one file, which leads again as soon as it has stepped down.
+/// It waits for whoever leads, names it, and gets its turn when that one stops, or steps down because the export asks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_has_its_turn_beside_a_process_that_nobody_waits_for() {
+async fn an_export_has_its_turn_beside_the_one_process_on_a_file() {
     let mut cluster = Cluster::start(&SETTINGS).await;
     let rest = Rest::of(&mut cluster).await;
     let (document, from) = (cluster.directory.path().join("x.json"), cluster.store.clone());
     let pid = format!("process {}", cluster.manager.child.pid());
-    ends(5, &pid, &["export", "--to", text(&document)], &from).await;
+    let mut waits = Child::spawn("export", &arguments(&["export", "--to", text(&document)], &from));
+    let names = async || waits.printed().iter().any(|line| line.contains("waiting") && line.contains(&pid)).then_some(());
+    poll_until("it names who leads", PATIENCE, names).await;
     assert!(!document.exists());
+    assert_eq!(waits.stop(PATIENCE).await.0, Some(1), "it was interrupted");
+    assert!(cluster.manager.is_ready().await);
     let manager = cluster.manager.grpc.to_string();
     ends(0, "the store is sealed", &["export", "--to", text(&document), "--manager", &manager], &from).await;
-    // It finds the export in its place, or what that left behind.
-    let code = cluster.manager.child.exit_code(PATIENCE).await;
-    assert!(matches!(code, Some(3 | 5)), "{code:?}");
+    assert_eq!(cluster.manager.child.exit_code(PATIENCE).await, Some(3));
     nobody_may_lead(&from, "sealed at").await;
     let to = sqlite(&cluster, "new.db");
     ends(0, "is in the store", &["import", "--from", text(&document)], &to).await;
@@ -236,8 +244,13 @@ async fn refusals() {
     std::fs::write(&edited, &whole[..whole.len() / 2]).unwrap();
     ends(2, "is it whole?", &["import", "--from", text(&edited)], &empty).await;
     let import = ["import", "--from", text(&document)];
-    ends(2, "is 65 in the configuration, the document has 64", &[&import[..], &["--set", "number_of_shards=65"]].concat(), &empty)
-        .await;
+    ends(
+        2,
+        "is 65 in the configuration, the document has 64",
+        &[&import[..], &["--set", "number_of_shards=65"]].concat(),
+        &empty,
+    )
+    .await;
     ends(2, "cannot be read", &["import", "--from", text(&path("none.json"))], &empty).await;
     ends(3, "has a state already", &import, &store).await;
     // The target is as empty as it was.
@@ -254,7 +267,7 @@ async fn exports_that_are_killed_go_on() {
     let table = cluster.at_rest(&["a"]).await;
     assert_eq!(cluster.manager.stop().await, Some(0));
     let mut store = cluster.store.clone();
-    let etcd = Etcd::single().await;
+    let (etcd, postgres) = (Etcd::single().await, Postgres::start().await);
     let mut sealed_early = 0;
     for round in 0..12 {
         let document = cluster.directory.path().join(format!("{round}.json"));
@@ -270,9 +283,10 @@ async fn exports_that_are_killed_go_on() {
         let content = read(&document).content().clone();
         assert_eq!(content.cluster_id.to_string(), table.cluster_id);
         assert_eq!(content.shards.epochs.iter().map(|epoch| epoch.0).collect::<Vec<_>>(), epochs(&table));
-        // On to the next, in turn on a file and on a server.
-        store = match round % 2 {
-            0 => Store::Etcd { endpoint: etcd.endpoints().join(","), prefix: format!("/{round}/") },
+        // On to the next, in turn on a file and on servers.
+        store = match round % 3 {
+            0 => postgres_store(&postgres, &format!("round_{round}")),
+            1 => Store::Etcd { endpoint: etcd.endpoints().join(","), prefix: format!("/{round}/") },
             _ => sqlite(&cluster, &format!("{round}.db")),
         };
         ends(0, "is in the store", &["import", "--from", text(&document)], &store).await;

@@ -300,12 +300,26 @@ fn golden_bytes() {
         ShardRecord { epoch: Epoch(6), state: ShardState::Releasing(Slot(2)) },
         ShardRecord { epoch: Epoch(7), state: ShardState::Unassigned },
     ];
+    let open = Meta { inventory: Inventory { executors: 1, shards: vec![1], retirees: 4 }, ..meta };
+    let sealed = Seal::Sealed { unix_ms: 1_700_000_000_000, by: "me".to_owned(), note: "there".to_owned() };
     let golden = [
         (
-            Content::Meta(Meta { inventory: Inventory { executors: 1, shards: vec![1], retirees: 4 }, ..meta }),
+            Content::Meta(open.clone()),
             "53484d4700010001000000000000005576af6bba1000112233445566778899aabbccddeeff100102030405060708090a0b0c\
              0d0e0f10040000040000000001080000018bcfe5680000000000000000010000000000007530000000000000000402000000\
              0000000001",
+        ),
+        (
+            Content::Meta(Meta { seal: sealed, ..open.clone() }),
+            "53484d47000200010000000000000071d52994fd1000112233445566778899aabbccddeeff100102030405060708090a0b0c\
+             0d0e0f10040000040000000001080000018bcfe5680000000000000000010000000000007530000000000000000402000000\
+             00000000010101020000018bcfe56800040000000200000005076d657468657265",
+        ),
+        (
+            Content::Meta(Meta { seal: Seal::Importing { document: 0x0102_0304 }, ..open.clone() }),
+            "53484d4700020001000000000000006a31551d091000112233445566778899aabbccddeeff100102030405060708090a0b0c\
+             0d0e0f10040000040000000001080000018bcfe5680000000000000000010000000000007530000000000000000402000000\
+             0000000001010202000000000102030404000000000000000000",
         ),
         (
             Content::Executors(0, executors),
@@ -327,6 +341,7 @@ fn golden_bytes() {
         let bytes = content.encode().unwrap();
         let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(found, hex, "{}", content.key());
+        assert_eq!(content.decode(&bytes).unwrap(), content);
     }
 }
 
