@@ -23,7 +23,8 @@ use tonic::service::Routes;
 use tracing::{error, info, warn};
 
 use crate::api::http::{Phase, View};
-use crate::api::serve::{Nursery, Protocol};
+use crate::api::nursery::Nursery;
+use crate::api::serve::Protocol;
 use crate::api::{self, Leading};
 use crate::assignment::Engine;
 use crate::assignment::event::{Event, Settings, Takeover};
@@ -107,6 +108,7 @@ pub async fn run_observed(config: Config, deployment: Deployment, addresses: wat
         return Err(Error::Configuration(why.to_owned()));
     }
     let metrics = Arc::new(Metrics::new().map_err(|error| Error::Task { name: "metrics", source: error.into() })?);
+    let reflection = api::reflection().map_err(|error| Error::Task { name: "reflection", source: error.into() })?;
     let identity = identity();
     let view = Arc::new(View::new(Arc::clone(&metrics), identity.clone()));
 
@@ -118,7 +120,7 @@ pub async fn run_observed(config: Config, deployment: Deployment, addresses: wat
         api::serve::run(listener, api::http::router(Arc::clone(&view)), Protocol::Http, http_stop.clone(), http.clone(), |_| {});
     http.spawn(serving);
 
-    let manager = Manager { config, deployment, addresses, metrics, view: Arc::clone(&view), identity };
+    let manager = Manager { config, deployment, addresses, metrics, view: Arc::clone(&view), identity, reflection };
     let ended = manager.work().await;
     view.enter(Phase::Stopping);
     http_stop.cancel();
@@ -134,6 +136,7 @@ struct Manager {
     metrics: Arc<Metrics>,
     view: Arc<View>,
     identity: String,
+    reflection: Routes,
 }
 
 impl Manager {
@@ -405,9 +408,7 @@ impl TermOfOffice {
 
     /// Opens the port once the first commit is durable, and serves until something ends it.
     async fn serve(&mut self, manager: &Manager, leadership: &mut Leadership) -> Result<Ended, Error> {
-        // Made while the first commit is under way: parsing descriptors takes a millisecond that somebody waits for.
-        let (routes, health) =
-            api::routes(&self.leading).map_err(|error| Error::Task { name: "reflection", source: error.into() })?;
+        let (routes, health) = api::routes(&self.leading, manager.reflection.clone());
         let first = Arc::clone(&self.leading.published);
         tokio::select! {
             biased;

@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod http;
 pub mod manager;
+pub mod nursery;
 pub mod serve;
 pub mod status;
 
@@ -50,16 +51,22 @@ pub struct Leading {
 /// The services whose health is told apart; `""` stands for the whole.
 const SERVICES: [&str; 3] = ["", "shardmanager.v1.ShardManager", "shardmanager.v1.ShardManagerAdmin"];
 
-/// Every gRPC service of a leader, and the switch for what their health says.
+/// The reflection services, which are the same under every leadership. Parsing descriptors takes milliseconds that somebody would wait for
+/// after the win: whoever may win has done it before.
 ///
 /// # Errors
 /// Where the descriptors that were compiled in do not parse.
-pub fn routes(leading: &Leading) -> Result<(Routes, Health), tonic_reflection::server::Error> {
-    let reflection = || {
+pub fn reflection() -> Result<Routes, tonic_reflection::server::Error> {
+    let builder = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(rpc::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    Ok(Routes::default().add_service(builder().build_v1()?).add_service(builder().build_v1alpha()?))
+}
+
+/// Every gRPC service of a leader, those of [`reflection`] among them, and the switch for what their health says.
+pub fn routes(leading: &Leading, reflection: Routes) -> (Routes, Health) {
     let (reporter, health) = tonic_health::server::health_reporter();
     let manager = ShardManagerServer::new(manager::Service(leading.clone()))
         .max_decoding_message_size(rpc::MAX_MESSAGE_BYTES)
@@ -67,12 +74,8 @@ pub fn routes(leading: &Leading) -> Result<(Routes, Health), tonic_reflection::s
     let admin = ShardManagerAdminServer::new(admin::Service(leading.clone()))
         .max_decoding_message_size(rpc::MAX_MESSAGE_BYTES)
         .max_encoding_message_size(rpc::MAX_MESSAGE_BYTES);
-    let routes = Routes::new(manager)
-        .add_service(admin)
-        .add_service(health)
-        .add_service(reflection().build_v1()?)
-        .add_service(reflection().build_v1alpha()?);
-    Ok((routes.prepare(), Health(reporter)))
+    let routes = reflection.add_service(manager).add_service(admin).add_service(health);
+    (routes.prepare(), Health(reporter))
 }
 
 /// What the gRPC health service says.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::rt::Executor;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -17,10 +16,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::api::Peer;
+use crate::api::nursery::{Nursery, OnDrop, Streams};
 
 /// The pause after a connection could not be accepted: most likely there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -45,52 +44,6 @@ struct Limits {
 
 const LIMITS: Limits = Limits { connections: 4096, patience: Duration::from_secs(10) };
 
-/// Tasks that end together.
-#[derive(Clone, Debug, Default)]
-pub struct Nursery {
-    tracker: TaskTracker,
-    end: CancellationToken,
-}
-
-impl Nursery {
-    /// Starts a task that ends, at its next await, when the nursery does.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let end = self.end.clone();
-        self.tracker.spawn(async move {
-            end.run_until_cancelled(task).await;
-        });
-    }
-
-    /// Counts tasks that others start and end.
-    pub fn tracker(&self) -> TaskTracker {
-        self.tracker.clone()
-    }
-
-    /// A nursery whose tasks count as, and end with, tasks of this one, and which can be ended alone.
-    fn child(&self) -> Nursery {
-        Nursery { tracker: self.tracker.clone(), end: self.end.child_token() }
-    }
-
-    /// Waits until every task has ended by itself. Cancel-safe.
-    pub async fn idle(&self) {
-        self.tracker.close();
-        self.tracker.wait().await;
-    }
-
-    /// Ends every task, and returns when every one has really ended, however long one of them blocks its thread.
-    pub async fn shutdown(&self) {
-        self.end.cancel();
-        self.idle().await;
-    }
-}
-
-/// For the tasks that hyper starts.
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Nursery {
-    fn execute(&self, task: F) {
-        self.spawn(task);
-    }
-}
-
 /// What a port speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -101,7 +54,7 @@ pub enum Protocol {
 }
 
 /// Accepts connections until `stopping` is cancelled, then closes the port. Connections that are open finish the requests that they
-/// are at, and end with `nursery` at the latest. `connections` hears +1 and -1.
+/// are at, and end with `nursery` at the latest; a gRPC connection that is at none, and answered none just now, is dropped at once. `connections` hears +1 and -1.
 ///
 /// At most 4,096 connections are open at once, and one whose peer sends nothing, or only the half of a greeting or of a header, is
 /// closed after 10 s; one whose HTTP/2 peer answers no ping, after 20 s.
@@ -206,15 +159,6 @@ impl Repeated {
     }
 }
 
-/// Does something when a scope is left, by whatever way.
-struct OnDrop<F: Fn()>(F);
-
-impl<F: Fn()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
 /// Reads until the version of HTTP is known: to the end of [`PREFACE`], or to the first byte that differs from it. Empty where the
 /// peer closed the connection instead.
 async fn opening(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
@@ -249,13 +193,14 @@ async fn connection(
     };
     let (read, write) = stream.into_split();
     let stream = join(io::Cursor::new(opening).chain(read), write);
-    let _end_streams = streams.end.clone().drop_guard();
+    let _end_streams = streams.end_on_drop();
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(Peer(peer));
         router.call(request)
     });
-    let mut builder = Builder::new(streams);
+    let streams = Streams::new(streams);
+    let mut builder = Builder::new(streams.clone());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
     builder
         .http2()
@@ -271,10 +216,14 @@ async fn connection(
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let served = tokio::select! {
         served = connection.as_mut() => served,
-        () = stopping.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+        () = stopping.cancelled() => match protocol {
+            // The handshake of an orderly end would only keep the leadership waiting for peers that have nothing to lose.
+            Protocol::Grpc if streams.are_quiet() => Ok(()),
+            _ => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        },
     };
     if let Err(error) = served {
         debug!(%peer, error, "a connection ended with an error");
@@ -285,7 +234,10 @@ async fn connection(
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
+    use axum::body::Body;
     use axum::routing::get;
+    use hyper_util::client::legacy::Client;
+    use hyper_util::rt::TokioExecutor;
     use tokio::io::AsyncWriteExt;
     use tokio::sync::Notify;
     use tokio::task::JoinHandle;
@@ -373,6 +325,43 @@ mod tests {
         timeout(SOON, server.nursery.shutdown()).await.expect("it ends");
         assert!(ended.load(Ordering::SeqCst), "the handler has really ended");
         assert!(timeout(SOON, request).await.expect("the caller notices").unwrap().is_err());
+    }
+
+    /// The same over HTTP/2 alone, where a connection without requests would not be waited for.
+    #[tokio::test]
+    async fn a_stop_lets_a_call_under_way_have_its_answer() {
+        let (arrived, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (arrive, wait) = (Arc::clone(&arrived), Arc::clone(&go_on));
+        let handler = move || async move {
+            arrive.notify_one();
+            wait.notified().await;
+            "done"
+        };
+        let server = Server::start_within(LIMITS, Protocol::Grpc, Router::new().route("/", get(handler))).await;
+        let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Body>();
+        let call = tokio::spawn(client.get(format!("http://{}/", server.address).parse().unwrap()));
+        timeout(SOON, arrived.notified()).await.expect("it arrives");
+        server.stopping.cancel();
+        timeout(SOON, server.accepting).await.expect("the port closes").unwrap();
+        go_on.notify_one();
+        let answer = timeout(SOON, call).await.expect("it is answered").unwrap().unwrap();
+        assert_eq!(axum::body::to_bytes(Body::new(answer.into_body()), 100).await.unwrap(), "done");
+        drop(client);
+        timeout(SOON, server.nursery.idle()).await.expect("the connection ends by itself");
+    }
+
+    /// A peer that never answers a ping, as an orderly end would ask it to.
+    #[tokio::test]
+    async fn a_stop_drops_a_quiet_connection_at_once() {
+        let server = Server::start_within(LIMITS, Protocol::Grpc, Router::new()).await;
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        stream.write_all(&[PREFACE, &settings].concat()).await.unwrap();
+        // The server's own settings: it speaks HTTP/2 now.
+        timeout(SOON, stream.read_u8()).await.expect("it greets").unwrap();
+        server.stopping.cancel();
+        timeout(SOON, server.nursery.idle()).await.expect("the connection ends by itself");
+        assert_eq!(server.open.load(Ordering::SeqCst), 0);
     }
 
     /// Sends `bytes`, and waits for the server to close the connection; how long that took.

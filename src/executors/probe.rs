@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tonic::Code;
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
@@ -41,13 +41,19 @@ impl Verdict {
     }
 }
 
-/// Runs until it is dropped; the first probe goes out when the port is open.
+/// The part of an interval within which the first probe goes out, at random: right after a takeover callers come first, and not a new
+/// connection to every executor at once.
+const FIRST_WITHIN: f64 = 0.1;
+
+/// Runs until it is dropped; the first probe goes out soon after the port is open.
 pub(super) async fn run(peer: Peer, channel: Channel, context: Context) {
     let Peer { slot, id, incarnation, .. } = peer;
     context.port_open.cancelled().await;
     let mut client = HealthClient::new(channel);
     let mut verdict = Verdict::default();
-    let mut ticks = interval(context.settings.probe_interval.max(LEAST_INTERVAL));
+    let every = context.settings.probe_interval.max(LEAST_INTERVAL);
+    let first = Instant::now() + every.mul_f64(rand::random_range(0.0..FIRST_WITHIN));
+    let mut ticks = interval_at(first, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
