@@ -17,8 +17,6 @@ mod managers;
 mod membership;
 mod observe;
 mod replicas;
-mod replicas_cut;
-mod replicas_start;
 mod requests;
 mod slow;
 mod story;
