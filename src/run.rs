@@ -30,7 +30,7 @@ use crate::assignment::event::{Event, Settings, Takeover};
 use crate::clock;
 use crate::config::{Config, OnLoss, StoreKind};
 use crate::coordinator::{self, Handle};
-use crate::election::{self, Leadership};
+use crate::election::{self, Leadership, Patience};
 use crate::executors::{self, Executors};
 use crate::metrics::Metrics;
 use crate::published::Published;
@@ -144,18 +144,22 @@ impl Manager {
     /// connections to the store included: what was lost may be the store itself.
     async fn work(&self) -> Result<(), Error> {
         loop {
-            let opening = places::open(&self.config, &self.identity, &self.metrics);
+            let opening = places::open(&self.config, &self.identity, &self.metrics, self.patience());
             let Some(opened) = self.shutdown().run_until_cancelled(opening).await else { return Ok(()) };
             let (places, close) = opened?;
             if let Some(leader) = places.election.leader() {
                 self.view.watch_leader(leader);
             }
+            let courtesy = places.election.courtesy();
             let ended = self.lead_once(&places).await;
             drop(tokio::time::timeout(CLOSING, close).await);
             match ended {
                 Ok(Ended::SteppedDown) => {
                     info!("this process handed over, as an operator asked; it campaigns again, behind those who wait already");
                     self.view.enter(Phase::Standby);
+                    if self.shutdown().run_until_cancelled(tokio::time::sleep(courtesy)).await.is_none() {
+                        return Ok(());
+                    }
                 }
                 Err(lost @ Error::LeadershipLost(_)) if self.stands_by() => {
                     warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
@@ -244,7 +248,14 @@ impl Manager {
     }
 
     fn may_wait(&self) -> bool {
-        matches!(self.deployment, Deployment::Standalone { .. })
+        self.patience() == Patience::Wait
+    }
+
+    fn patience(&self) -> Patience {
+        match self.deployment {
+            Deployment::Standalone { .. } => Patience::Wait,
+            Deployment::Embedded { .. } => Patience::FailAtOnce,
+        }
     }
 
     async fn attempt_failed(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) {

@@ -18,6 +18,8 @@ use tonic::transport::Endpoint;
 use tonic::{Code, ConnectError};
 
 use crate::backend;
+use crate::backend::settings;
+pub use crate::backend::settings::Invalid;
 use crate::config::{self, Secret};
 
 /// HTTP/2 pings while a request is under way. A server by default takes more than one in 5 s for an attack, and hangs up.
@@ -44,65 +46,14 @@ pub struct Settings {
     pub request_timeout: Duration,
 }
 
-/// Settings that cannot work, whatever the cluster does.
-#[derive(Debug, thiserror::Error)]
-pub enum Invalid {
-    /// There is nobody to ask.
-    #[error("the list of etcd endpoints is empty, it takes at least one")]
-    NoEndpoint,
-    /// An endpoint that is none.
-    #[error("etcd endpoint {endpoint:?} is refused: {reason}")]
-    Endpoint {
-        /// As it was given.
-        endpoint: String,
-        /// The rule.
-        reason: String,
-    },
-    /// Two settings of which each needs the other.
-    #[error("{given} is given without {missing}, and means nothing alone")]
-    Half {
-        /// The key that is there.
-        given: &'static str,
-        /// The key that is not.
-        missing: &'static str,
-    },
-    /// A file that cannot be read.
-    #[error("{key} = {} cannot be read", path.display())]
-    File {
-        /// Which key names it.
-        key: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A number out of its range.
-    #[error("{name} = {value} is refused: it takes {rule}")]
-    Value {
-        /// What it is.
-        name: &'static str,
-        /// As it was given.
-        value: String,
-        /// The rule.
-        rule: String,
-    },
-}
-
 impl Settings {
     /// The settings that the keys below `persistence.etcd` ask for. Reads the password's file; the last line break is not part of it.
     ///
     /// # Errors
     /// Where a file is unreadable or one half of a pair is missing.
     pub fn from_config(etcd: &config::Etcd, request_timeout: Duration) -> Result<Settings, Invalid> {
-        let password = match (&etcd.password, &etcd.password_file) {
-            (Some(password), _) => Some(("persistence.etcd.password", password.clone())),
-            (None, Some(path)) => {
-                let key = "persistence.etcd.password_file";
-                let text = std::fs::read_to_string(path).map_err(|source| Invalid::File { key, path: path.clone(), source })?;
-                Some((key, Secret::new(text.strip_suffix('\n').map_or(&*text, |text| text.strip_suffix('\r').unwrap_or(text)))))
-            }
-            (None, None) => None,
-        };
+        let given = ("persistence.etcd.password", &etcd.password);
+        let password = settings::password(given, ("persistence.etcd.password_file", &etcd.password_file))?;
         let credentials = match (&etcd.username, password) {
             (Some(username), Some((_, password))) => Some((username.clone(), password)),
             (None, None) => None,
@@ -111,13 +62,8 @@ impl Settings {
             }
             (None, Some((given, _))) => return Err(Invalid::Half { given, missing: "persistence.etcd.username" }),
         };
-        let (cert_file, key_file) = ("persistence.etcd.cert_file", "persistence.etcd.key_file");
-        let identity_files = match (&etcd.cert_file, &etcd.key_file) {
-            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
-            (None, None) => None,
-            (Some(_), None) => return Err(Invalid::Half { given: cert_file, missing: key_file }),
-            (None, Some(_)) => return Err(Invalid::Half { given: key_file, missing: cert_file }),
-        };
+        let certificate = ("persistence.etcd.cert_file", &etcd.cert_file);
+        let identity_files = settings::pair(certificate, ("persistence.etcd.key_file", &etcd.key_file))?;
         let (endpoints, ca_file) = (etcd.endpoints.clone(), etcd.ca_file.clone());
         Ok(Settings { endpoints, ca_file, identity_files, credentials, request_timeout })
     }
@@ -171,9 +117,7 @@ impl Members {
         if settings.endpoints.is_empty() {
             return Err(Invalid::NoEndpoint);
         }
-        if settings.request_timeout.is_zero() {
-            return Err(Invalid::Value { name: "request_timeout", value: "0s".to_owned(), rule: "more than 0s".to_owned() });
-        }
+        settings::check_request_timeout(settings.request_timeout)?;
         let members = settings.endpoints.iter().map(|endpoint| Member::new(endpoint, settings)).collect::<Result<_, _>>()?;
         Ok(Members { members, preferred: AtomicUsize::new(0), request_timeout: settings.request_timeout })
     }

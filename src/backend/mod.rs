@@ -1,6 +1,8 @@
 //! What the store and the election of one kind share.
 
 pub mod etcd;
+pub mod postgres;
+pub mod settings;
 pub mod sqlite;
 
 use crate::types::Token;

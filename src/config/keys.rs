@@ -34,7 +34,15 @@ pub enum Kind {
 
 const DURATION: &str = "a duration with its unit, such as 10s or 500ms";
 /// What PostgreSQL takes for a name as it is written.
-pub(super) const SCHEMA: &str = "1 to 63 of a to z, 0 to 9 and _, the first no digit";
+pub(crate) const SCHEMA: &str = "1 to 63 of a to z, 0 to 9 and _, the first no digit";
+
+/// Whether [`SCHEMA`] holds.
+pub(crate) fn is_schema(name: &str) -> bool {
+    matches!(name.len(), 1..=63)
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+}
+
 const ADDRESS: &str = "an IP address and a port, such as 127.0.0.1:9092 or [::1]:9092";
 
 const fn key(name: &'static str, default: &'static str, kind: Kind, takes: &'static str) -> Key {

@@ -9,7 +9,7 @@ use humantime_serde::re::humantime::format_duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
 
-use super::keys::SCHEMA;
+use super::keys::{SCHEMA, is_schema};
 use super::problem::Broken;
 use super::{Config, Persistence, StoreKind};
 use crate::types::MAX_SHARDS;
@@ -123,9 +123,7 @@ fn store(checks: &mut Checks, persistence: &Persistence) {
             "persistence.postgres.url is missing: persistence.type = postgres needs it".to_owned(),
         ),
     }
-    let valid = matches!(postgres.schema.len(), 1..=63)
-        && postgres.schema.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
-        && !postgres.schema.starts_with(|first: char| first.is_ascii_digit());
+    let valid = is_schema(&postgres.schema);
     checks.value("persistence.postgres.schema", format!("{:?}", postgres.schema), valid, SCHEMA);
     let chosen = persistence.kind == StoreKind::Postgres;
     let keys = ["persistence.postgres.cert_file", "persistence.postgres.key_file"];

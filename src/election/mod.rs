@@ -171,4 +171,10 @@ pub trait Election: Send + Sync {
     fn leader(&self) -> Option<watch::Receiver<Option<String>>> {
         None
     }
+
+    /// How long a process that stepped down waits before it campaigns again, so that those who wait already are served first. Zero where
+    /// a queue sees to that.
+    fn courtesy(&self) -> Duration {
+        Duration::ZERO
+    }
 }

@@ -13,7 +13,7 @@ use crate::backend::sqlite::Database;
 use crate::config::{Config, StoreKind};
 use crate::election::etcd::{EtcdElection, Options};
 use crate::election::host::HostElection;
-use crate::election::{Election, Pulse};
+use crate::election::{Election, Patience, Pulse};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::etcd::EtcdStore;
@@ -33,11 +33,18 @@ pub(super) struct Places {
 /// Closes what the store and the election share, after the leadership was given up.
 pub(super) type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Opens what is configured. Another kind of store is another arm.
+/// Opens what is configured, for a process with that much `patience` where another one leads. Another kind of store is another arm.
 ///
 /// # Errors
 /// Where the store cannot be opened, or its settings cannot work.
-pub(super) async fn open(config: &Config, identity: &str, metrics: &Arc<Metrics>) -> Result<(Places, Close), Error> {
+pub(super) async fn open(
+    config: &Config,
+    identity: &str,
+    metrics: &Arc<Metrics>,
+    patience: Patience,
+) -> Result<(Places, Close), Error> {
+    // No election that there is here leaves the choice.
+    let _ = patience;
     let persistence = &config.persistence;
     let pulse = Pulse::new();
     let (places, close): (Places, Close) = match persistence.kind {

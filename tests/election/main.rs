@@ -4,6 +4,7 @@
 
 mod keeping;
 mod members;
+mod postgres_server;
 mod queue;
 mod rig;
 mod security;

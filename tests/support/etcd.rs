@@ -1,6 +1,6 @@
 //! Real etcd servers on loopback, each with a directory of its own, and what can be done to them.
 //!
-//! `ETCD_BIN_DIR` names the directory of another version's `etcd`; by default it is the one in the path, installed by `tools/ensure-etcd`.
+//! `ETCD_BIN_DIR` names the directory of another version's `etcd`; by default it is the one in the path, installed by `tools/ensure-servers`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ impl Etcd {
             .args(&self.options);
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let spawned = command.spawn();
-        let child = spawned.unwrap_or_else(|error| panic!("{}: {error}; tools/ensure-etcd installs it", program.display()));
+        let child = spawned.unwrap_or_else(|error| panic!("{}: {error}; tools/ensure-servers installs it", program.display()));
         member.process = Some(child);
     }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod etcd;
+pub mod postgres;
 pub mod proxy;
 
 /// A free address below the kernel's range for ports of its own choice: nobody takes it by chance while a process that is to come
