@@ -6,6 +6,7 @@
 mod etcd;
 mod lost;
 mod network;
+mod postgres;
 mod start;
 
 use std::net::TcpStream;
@@ -13,16 +14,20 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{Manager, PATIENCE, Place, Replicas, on_every_store, window};
+use crate::harness::{Manager, PATIENCE, Place, Replicas, on_every_store, poll_until, window};
 
 /// What a machine with two busy cores may be late by.
 const SLACK: Duration = Duration::from_millis(1500);
+
+/// How rarely a leader looks after a leadership of 6 s, the longest of most scenarios: a third of that.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// What a stop may take, whatever the store does.
 const STOP: Duration = Duration::from_secs(1);
 
 on_every_store!(
     three_replicas_start,
+    three_replicas_start_at_once,
     the_leader_is_told_to_stop,
     the_leader_is_killed,
     an_operator_asks_the_leader_to_step_down,
@@ -52,6 +57,26 @@ async fn three_replicas_start<P: Place>() {
         assert!(standby.status().await["leader"].as_str().unwrap().contains(&leader.identity()));
         stands_by(standby).await;
     }
+}
+
+/// On an empty store, which each of them would make its own. One gets it.
+async fn three_replicas_start_at_once<P: Place>() {
+    let place = P::make().await;
+    let (store, settings) = (place.store(), P::settings(&[]));
+    let stand = || Manager::stand(&store, &settings);
+    let (a, b, c) = tokio::join!(stand(), stand(), stand());
+    let all = [&a, &b, &c];
+    let roles = poll_until("one leads, and the others know it", PATIENCE, async || {
+        let mut roles = Vec::new();
+        for replica in all {
+            let status = replica.status().await;
+            status["leader"].as_str()?;
+            roles.push(status["role"].as_str()?.to_owned());
+        }
+        roles.iter().all(|role| role == "leader" || role == "standby").then_some(roles)
+    })
+    .await;
+    assert_eq!(roles.iter().filter(|role| *role == "leader").count(), 1, "{roles:?}");
 }
 
 /// It gives the leadership up when all is done, and the next one serves at once; who still waits says so.

@@ -20,6 +20,11 @@ pub enum Store {
         endpoint: String,
         prefix: String,
     },
+    /// The same.
+    Postgres {
+        url: String,
+        schema: String,
+    },
 }
 
 impl Store {
@@ -30,6 +35,11 @@ impl Store {
                 "persistence.type=etcd".to_owned(),
                 format!("persistence.etcd.endpoints={endpoint}"),
                 format!("persistence.etcd.prefix={prefix}"),
+            ],
+            Store::Postgres { url, schema } => vec![
+                "persistence.type=postgres".to_owned(),
+                format!("persistence.postgres.url={url}"),
+                format!("persistence.postgres.schema={schema}"),
             ],
         }
     }
@@ -50,7 +60,7 @@ impl Store {
     pub fn path(&self) -> &Path {
         match self {
             Store::Sqlite(path) => path,
-            Store::Etcd { .. } => panic!("{self:?} is no file"),
+            Store::Etcd { .. } | Store::Postgres { .. } => panic!("{self:?} is no file"),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{SLACK, stands_by};
+use super::{LOOK, SLACK, stands_by};
 use crate::harness::{Fake, Manager, PATIENCE, Place, Replicas, on_every_store, poll_until, stays};
 
 on_every_store!(
@@ -90,9 +90,6 @@ async fn the_leader_is_deposed<P: Place>() {
     replicas.succession(LOOK + SLACK).await;
     replicas.still(&rest).await;
 }
-
-/// A third of the longest TTL here.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// The process stays, and waits; it may well win again, as it is the only one.
 async fn a_deposed_leader_may_stand_by<P: Place>() {

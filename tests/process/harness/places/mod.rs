@@ -1,11 +1,13 @@
 //! Where replicas keep their state and settle who leads: all that differs between the scenarios of one store and another.
 
 mod etcd;
+mod postgres;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use etcd::OnEtcd;
+pub use postgres::OnPostgres;
 
 use super::{Manager, Store};
 use crate::support::proxy::Proxy;
@@ -102,6 +104,7 @@ pub trait Networked: Place {
 macro_rules! on_every_store {
     ($($scenario:ident),+ $(,)?) => {
         $crate::harness::on_store!(on_etcd, OnEtcd; $($scenario),+);
+        $crate::harness::on_store!(on_postgres, OnPostgres; $($scenario),+);
     };
 }
 
@@ -109,6 +112,7 @@ macro_rules! on_every_store {
 macro_rules! on_every_network {
     ($($scenario:ident),+ $(,)?) => {
         $crate::harness::on_store!(on_etcd, OnEtcd; $($scenario),+);
+        $crate::harness::on_store!(on_postgres, OnPostgres; $($scenario),+);
     };
 }
 
