@@ -2,6 +2,8 @@
 
 pub mod etcd;
 pub mod host;
+pub mod postgres;
+mod tenure;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::Fence;
+use crate::backend::settings::Invalid;
 use crate::clock;
 use crate::types::BootInstant;
 
@@ -177,4 +180,13 @@ pub trait Election: Send + Sync {
     fn courtesy(&self) -> Duration {
         Duration::ZERO
     }
+}
+
+/// Whether a leadership of that length can be kept by renewals that take up to that long each.
+fn check_ttl(ttl: Duration, request_timeout: Duration) -> Result<(), Invalid> {
+    if ttl.subsec_nanos() == 0 && ttl >= Duration::from_secs(2).max(request_timeout * 2) {
+        return Ok(());
+    }
+    let rule = format!("whole seconds, at least 2s and twice the request timeout of {request_timeout:?}");
+    Err(Invalid::Value { name: "leadership.lease_ttl", value: format!("{ttl:?}"), rule })
 }

@@ -13,7 +13,8 @@ use tracing::warn;
 use super::{BoxError, REVOKE_TIMEOUT};
 use crate::backend::etcd::{Failure, Handle, Members};
 use crate::clock;
-use crate::election::{Lost, Pulse};
+use crate::election::Lost;
+use crate::election::tenure::Tenure;
 use crate::types::BootInstant;
 
 /// Between two attempts to have a stream.
@@ -77,12 +78,9 @@ async fn revoke(members: &Members, id: i64, within: Duration) -> Result<(), Fail
 pub(super) struct Keeper {
     members: Arc<Members>,
     lease: i64,
-    ttl: Duration,
-    /// The send of the last acknowledged renewal, and a TTL.
-    deadline: Arc<watch::Sender<BootInstant>>,
+    tenure: Arc<Tenure>,
     /// How many streams there have been.
     streams: watch::Sender<u32>,
-    pulse: Pulse,
 }
 
 /// Why a stream ended.
@@ -94,16 +92,10 @@ enum End {
 }
 
 impl Keeper {
-    /// Of a lease that was granted; `deadline` holds until when that is good for. Also returns how many streams there have been.
-    pub(super) fn new(
-        members: Arc<Members>,
-        lease: i64,
-        ttl: Duration,
-        deadline: Arc<watch::Sender<BootInstant>>,
-        pulse: Pulse,
-    ) -> (Keeper, watch::Receiver<u32>) {
+    /// Of a lease that was granted. Also returns how many streams there have been.
+    pub(super) fn new(members: Arc<Members>, lease: i64, tenure: Arc<Tenure>) -> (Keeper, watch::Receiver<u32>) {
         let (streams, count) = watch::channel(0);
-        (Keeper { members, lease, ttl, deadline, streams, pulse }, count)
+        (Keeper { members, lease, tenure, streams }, count)
     }
 
     /// Renews, over as many streams as it takes, until the deadline has passed, the lease is gone or the pulse has stopped.
@@ -112,8 +104,8 @@ impl Keeper {
         loop {
             let end = tokio::select! {
                 biased;
-                () = self.deadline_passed() => return Lost::Expired(last),
-                age = self.pulse_stopped() => {
+                () = self.tenure.deadline_passed() => return Lost::Expired(last),
+                age = self.tenure.pulse_stopped() => {
                     return Lost::Expired(format!("the coordinator has not turned for {age:?}, so the lease was not renewed"));
                 }
                 end = self.stream() => end,
@@ -127,7 +119,7 @@ impl Keeper {
             }
             tokio::select! {
                 biased;
-                () = self.deadline_passed() => return Lost::Expired(last),
+                () = self.tenure.deadline_passed() => return Lost::Expired(last),
                 () = sleep(RECONNECT_PAUSE) => {}
             }
         }
@@ -135,7 +127,7 @@ impl Keeper {
 
     /// One stream, from its handshake, which is a renewal itself, to its end.
     async fn stream(&self) -> End {
-        self.fresh_pulse().await;
+        self.tenure.fresh_pulse().await;
         let sent = clock::now();
         let handle = match self.members.handle().await {
             Ok(handle) => handle,
@@ -149,9 +141,9 @@ impl Keeper {
             Ok(Err(error)) => return self.broken(&handle, error),
             Err(_) => return self.broken(&handle, "no answer in time"),
         };
-        self.acknowledged(sent);
+        self.tenure.acknowledged(sent);
         self.streams.send_modify(|streams| *streams += 1);
-        self.renew(&handle, requests, answers, sent.after(self.interval())).await
+        self.renew(&handle, requests, answers, sent.after(self.tenure.interval())).await
     }
 
     async fn renew(
@@ -168,7 +160,7 @@ impl Keeper {
             tokio::select! {
                 biased;
                 answer = answers.message() => match answer {
-                    Ok(Some(answer)) if answer.ttl() > 0 => sends.pop_front().into_iter().for_each(|sent| self.acknowledged(sent)),
+                    Ok(Some(answer)) if answer.ttl() > 0 => sends.pop_front().into_iter().for_each(|sent| self.tenure.acknowledged(sent)),
                     Ok(Some(_)) => return End::Gone,
                     Ok(None) => return self.broken(handle, "the member ended the stream"),
                     Err(error) => return self.broken(handle, error),
@@ -177,9 +169,9 @@ impl Keeper {
                     return self.broken(handle, "no answer in time");
                 }
                 () = clock::sleep_until(next) => {
-                    self.fresh_pulse().await;
+                    self.tenure.fresh_pulse().await;
                     let now = clock::now();
-                    next = now.after(self.interval());
+                    next = now.after(self.tenure.interval());
                     sends.push_back(now);
                     if let Err(error) = requests.keep_alive().await {
                         return self.broken(handle, error);
@@ -189,49 +181,8 @@ impl Keeper {
         }
     }
 
-    fn interval(&self) -> Duration {
-        self.ttl / 3
-    }
-
-    fn acknowledged(&self, sent: BootInstant) {
-        // Never back: a stream that is opened anew was sent later than what it follows.
-        self.deadline.send_if_modified(|deadline| {
-            let later = sent.after(self.ttl) > *deadline;
-            *deadline = (*deadline).max(sent.after(self.ttl));
-            later
-        });
-    }
-
     fn broken(&self, handle: &Handle, error: impl Into<BoxError>) -> End {
         self.members.failed(handle);
         End::Broken(error.into())
-    }
-
-    async fn deadline_passed(&self) {
-        loop {
-            let deadline = *self.deadline.borrow();
-            if clock::now() >= deadline {
-                return;
-            }
-            clock::sleep_until(deadline).await;
-        }
-    }
-
-    /// Waits until the coordinator turned within the last third of the TTL, or there is none.
-    async fn fresh_pulse(&self) {
-        while self.pulse.age().is_some_and(|age| age >= self.interval()) {
-            sleep(self.interval() / 20).await;
-        }
-    }
-
-    /// Waits until the coordinator has not turned for a whole TTL.
-    async fn pulse_stopped(&self) -> Duration {
-        loop {
-            let age = self.pulse.age().unwrap_or_default();
-            if age >= self.ttl {
-                return age;
-            }
-            sleep(self.ttl - age).await;
-        }
     }
 }

@@ -26,7 +26,8 @@ use tonic::Code;
 use tracing::{info, warn};
 
 use self::lease::{Keeper, Lease};
-use super::{Belief, Election, Error, Holder, Leadership, Lost, Pulse};
+use super::tenure::Tenure;
+use super::{Election, Error, Holder, Leadership, Lost, Pulse};
 use crate::backend::Fence;
 use crate::backend::etcd::{Failure, Invalid, Members};
 use crate::clock;
@@ -76,11 +77,7 @@ impl EtcdElection {
     /// # Errors
     /// Where the TTL is one that cannot be kept.
     pub fn new(members: Arc<Members>, options: Options) -> Result<EtcdElection, Invalid> {
-        let (ttl, least) = (options.ttl, Duration::from_secs(2).max(members.request_timeout() * 2));
-        if ttl.subsec_nanos() != 0 || ttl < least {
-            let rule = format!("whole seconds, at least 2s and twice the request timeout of {:?}", members.request_timeout());
-            return Err(Invalid::Value { name: "leadership.lease_ttl", value: format!("{ttl:?}"), rule });
-        }
+        super::check_ttl(options.ttl, members.request_timeout())?;
         Ok(EtcdElection { members, options, leader: watch::Sender::new(None) })
     }
 
@@ -107,9 +104,8 @@ impl EtcdElection {
     /// From the grant to the confirmed win. The arms are in the order of what counts when several are ready.
     async fn compete(&self, lease: i64) -> Result<Won, Error> {
         let granted = self.grant(lease).await?;
-        let deadline = Arc::new(watch::Sender::new(granted.after(self.options.ttl)));
-        let (keeper, mut streams) =
-            Keeper::new(Arc::clone(&self.members), lease, self.options.ttl, Arc::clone(&deadline), self.options.pulse.clone());
+        let tenure = Arc::new(Tenure::new(self.options.ttl, granted, self.options.pulse.clone()));
+        let (keeper, mut streams) = Keeper::new(Arc::clone(&self.members), lease, Arc::clone(&tenure));
         let mut keeping: Keeping = Box::pin(keeper.run());
 
         let key = tokio::select! {
@@ -128,7 +124,7 @@ impl EtcdElection {
             name = self.confirm(&key, lease) => name?,
         };
         let fence = Fence::Etcd { key: name, creation_revision: key.rev(), token: Token::draw() };
-        Ok(Won { members: Arc::clone(&self.members), ttl: self.options.ttl, fence, keeping, deadline })
+        Ok(Won { members: Arc::clone(&self.members), fence, keeping, tenure })
     }
 
     /// Grants the lease, and says from when it counts at the latest: from before the first copy of the request was sent.
@@ -246,26 +242,25 @@ type Keeping = std::pin::Pin<Box<dyn Future<Output = Lost> + Send>>;
 /// A campaign that was won, on its way to be a leadership.
 struct Won {
     members: Arc<Members>,
-    ttl: Duration,
     fence: Fence,
     keeping: Keeping,
-    deadline: Arc<watch::Sender<BootInstant>>,
+    tenure: Arc<Tenure>,
 }
 
 impl Won {
     fn leadership(self, lease: Lease) -> Leadership {
-        let Won { members, ttl, fence, keeping, deadline } = self;
-        let (belief, watched) = (Belief::Until(deadline.subscribe()), fence.clone());
+        let Won { members, fence, keeping, tenure } = self;
+        let (belief, watched) = (tenure.belief(), fence.clone());
         let (lose, lost) = oneshot::channel();
         let within = members.request_timeout();
         let task = tokio::spawn(async move {
             let reason = tokio::select! {
                 biased;
                 reason = keeping => reason,
-                reason = watch_key(&members, &watched, ttl / 3) => reason,
+                reason = watch_key(&members, &watched, tenure.interval()) => reason,
             };
-            // Nothing is to be believed in any more, whatever the lease says (L4).
-            deadline.send_replace(BootInstant::default());
+            // First of all, whatever the lease says.
+            tenure.end();
             // Nobody may be listening any more.
             lose.send(reason).ok();
         });

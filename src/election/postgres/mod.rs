@@ -1,0 +1,266 @@
+//! Leadership on PostgreSQL: one row, which says who leads and until when by the database's clock.
+//!
+//! ```text
+//! look ─ over, or nobody has led ──────────────────────────────── take ─ won: a task renews the row every third of the TTL
+//!   └─ held ─ LISTEN ─ look ─ wait: NOTIFY, its end, TTL/3 ─ look ─┘
+//! ```
+//! A row that is over is taken by whoever comes first, whoever had it. Whoever gives it up says so on a channel of the schema's name, so
+//! that a hand-over takes as long as that takes; a wake-up that is lost costs a third of a TTL at most. Whatever ends a campaign after it
+//! asked for the row, a future that is dropped included, ends in [`row::Claim::release`].
+//!
+//! What a leader believes does not come from the row: it counts on its own clock from the *send* of the last renewal that was
+//! acknowledged. The database counts from later, so it gives the row to nobody else before, unless its clock jumps; for that there is
+//! the grace of a takeover (L8).
+
+mod keeper;
+mod row;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sqlx::PgConnection;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{info, warn};
+
+use self::keeper::Keeper;
+use self::row::{Claim, Seen, Taken};
+use super::tenure::Tenure;
+use super::{Election, Error, Holder, Leadership, Patience, Pulse};
+use crate::backend::postgres::Server;
+use crate::backend::settings::Invalid;
+use crate::backend::{self, Fence};
+
+/// Between two attempts of which the first failed, the first and the longest pause. The longest is also no longer than a third of the
+/// TTL, which a wake-up may be late by.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What giving back takes at most where somebody waits for the end of this process.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long one who stepped down lets others go first. Far more than they need to wake and take the row.
+const COURTESY: Duration = Duration::from_millis(300);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What an election is run with.
+#[derive(Clone)]
+pub struct Options {
+    /// How long a leadership lasts without renewal: whole seconds, at least 2, and at least twice the time of a request.
+    pub ttl: Duration,
+    /// Describes this process to people who ask who leads: host, pid, address. Without NUL.
+    pub holder: String,
+    /// Says whether the coordinator turns.
+    pub pulse: Pulse,
+    /// What a campaign does where another process leads, or the database does not answer.
+    pub patience: Patience,
+    /// How often somebody who waits says in its log who leads, even where that has not changed: 30 s but in tests. Not more often than
+    /// it looks, which is every third of the TTL.
+    pub announce_every: Duration,
+    /// Called for each attempt at a campaign that failed, before it is tried again.
+    pub on_failure: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// See the module.
+pub struct PostgresElection {
+    server: Arc<Server>,
+    options: Options,
+    leader: watch::Sender<Option<String>>,
+}
+
+impl PostgresElection {
+    /// An election in the schema of `server`. Connects to nothing yet. A campaign has two connections of its own, a leadership one.
+    ///
+    /// # Errors
+    /// Where the TTL is one that cannot be kept.
+    pub fn new(server: Arc<Server>, options: Options) -> Result<PostgresElection, Invalid> {
+        super::check_ttl(options.ttl, server.request_timeout())?;
+        Ok(PostgresElection { server, options, leader: watch::Sender::new(None) })
+    }
+
+    async fn attempt(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
+        let mut claim = Claim::draw(Arc::clone(&self.server));
+        let outcome = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Err(Error::Cancelled),
+            outcome = self.compete(&mut claim) => outcome,
+        };
+        match outcome {
+            Ok(taken) => Ok(self.leadership(claim, taken)),
+            Err(error) => {
+                let within = RELEASE_TIMEOUT.min(self.server.request_timeout());
+                if let Err(failure) = claim.release(within).await {
+                    let failure = &failure as &dyn std::error::Error;
+                    warn!(error = failure, "what a campaign may have got was not given up; it blocks others until it runs out");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// From the first look to the win.
+    async fn compete(&self, claim: &mut Claim) -> Result<Taken, Error> {
+        // Where the row is free, nobody has to be listened to.
+        let mut listener: Option<PgListener> = None;
+        let mut said: Option<Instant> = None;
+        loop {
+            let connection = self.bounded("connecting", claim.connection()).await?;
+            let seen = self.bounded("looking who leads", self.look(connection)).await?;
+            let Some(held) = seen.as_ref().filter(|seen| !seen.is_over) else {
+                let (holder, ttl) = (&self.options.holder, self.options.ttl);
+                let taken = match &seen {
+                    Some(_) => self.bounded("taking the leader row", claim.take(holder, ttl)).await?,
+                    None => self.bounded("making the leader row", claim.make(holder, ttl)).await?,
+                };
+                match taken {
+                    Some(taken) => return Ok(taken),
+                    // Somebody else was faster.
+                    None => continue,
+                }
+            };
+            if self.options.patience == Patience::FailAtOnce {
+                let what = format!("the leadership in the schema {} of the database", self.server.schema());
+                return Err(Error::HeldElsewhere { what, holder: held.holder.clone() });
+            }
+            self.announce(held, &mut said);
+            match &mut listener {
+                Some(listener) => self.wait(listener, held.left).await?,
+                // And once more around: what was given up before the channel was open was not heard.
+                None => listener = Some(self.bounded("listening for the end of a leadership", self.listen()).await?),
+            }
+        }
+    }
+
+    async fn look(&self, connection: &mut PgConnection) -> Result<Option<Seen>, backend::Error> {
+        row::look(connection).await.map_err(|error| self.server.failure("looking who leads", error))
+    }
+
+    async fn listen(&self) -> Result<PgListener, sqlx::Error> {
+        // The one way to be told of notifications. It must not connect anew behind our back: what is said meanwhile is lost.
+        let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(self.server.options("waiting"));
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.ignore_pool_close_event(true);
+        listener.eager_reconnect(false);
+        listener.listen(self.server.schema()).await?;
+        Ok(listener)
+    }
+
+    /// Waits until it is time to look again: somebody gave the leadership up, it is over, or a third of a TTL has passed.
+    async fn wait(&self, listener: &mut PgListener, left: Option<Duration>) -> Result<(), Error> {
+        let longest = self.options.ttl / 3;
+        tokio::select! {
+            heard = listener.try_recv() => match heard {
+                Ok(Some(_)) => Ok(()),
+                Ok(None) => Err(store_error(WAITING, "the connection that listens broke")),
+                Err(error) => Err(store_error(WAITING, error)),
+            },
+            () = sleep(left.map_or(longest, |left| left.min(longest))) => {
+                // A connection that went deaf looks like one on which nothing was said.
+                let ask = sqlx::query("SELECT 1").execute(listener);
+                self.bounded(WAITING, ask).await.map(drop)
+            }
+        }
+    }
+
+    /// Says who leads: to who asks as soon as it is seen, in the log where it is news, and every so often.
+    fn announce(&self, held: &Seen, said: &mut Option<Instant>) {
+        let leader = Some(held.holder.clone());
+        let is_news = self.leader.send_if_modified(|known| std::mem::replace(known, leader.clone()) != leader);
+        if is_news || said.is_none_or(|at| at.elapsed() >= self.options.announce_every) {
+            *said = Some(Instant::now());
+            info!(leader, "waiting for the leadership, as a standby");
+        }
+    }
+
+    fn leadership(&self, mut claim: Claim, taken: Taken) -> Leadership {
+        let (server, token, ttl) = (Arc::clone(&self.server), claim.token(), self.options.ttl);
+        let within = server.request_timeout();
+        let tenure = Tenure::new(ttl, taken.sent, self.options.pulse.clone());
+        let (belief, fence) = (tenure.belief(), Fence::Sql { number: taken.number, token });
+        let (stop, (lose, lost)) = (CancellationToken::new(), oneshot::channel());
+        let keeper = Keeper { server, number: taken.number, token, ttl, tenure };
+        let keeping = tokio::spawn(keeper.run(taken.sent, claim.connection.take(), stop.clone(), lose));
+        let holder = PostgresHolder { keeping: AbortOnDropHandle::new(keeping), stop, claim, within };
+        Leadership::new(fence, belief, lost, Box::new(holder)).with_takeover_grace(taken.grace)
+    }
+
+    async fn bounded<T, E: Into<BoxError>>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, Error> {
+        let within = self.server.request_timeout();
+        let answer = timeout(within, request).await.map_err(|_| store_error(what, format!("no answer within {within:?}")))?;
+        answer.map_err(|error| store_error(what, error))
+    }
+}
+
+const WAITING: &str = "waiting for the end of a leadership";
+
+#[async_trait::async_trait]
+impl Election for PostgresElection {
+    /// With [`Patience::Wait`] it goes on until it is won or `shutdown` is cancelled: a database that does not answer only means another
+    /// attempt.
+    async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
+        self.options.pulse.rest();
+        let longest = PAUSE.1.min(self.options.ttl / 3);
+        let mut pause = PAUSE.0;
+        loop {
+            let begun = Instant::now();
+            let error = match self.attempt(shutdown).await {
+                Err(error @ Error::Store { .. }) if self.options.patience == Patience::Wait => error,
+                end => return end,
+            };
+            (self.options.on_failure)();
+            if begun.elapsed() > PAUSE.1 {
+                pause = PAUSE.0;
+            }
+            warn!(error = &error as &dyn std::error::Error, "an attempt to become leader failed; the next one is in {pause:?}");
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Err(Error::Cancelled),
+                () = sleep(pause) => pause = (pause * 2).min(longest),
+            }
+        }
+    }
+
+    fn leader(&self) -> Option<watch::Receiver<Option<String>>> {
+        Some(self.leader.subscribe())
+    }
+
+    fn courtesy(&self) -> Duration {
+        COURTESY.min(self.options.ttl / 4)
+    }
+}
+
+struct PostgresHolder {
+    keeping: AbortOnDropHandle<Option<PgConnection>>,
+    stop: CancellationToken,
+    claim: Claim,
+    within: Duration,
+}
+
+#[async_trait::async_trait]
+impl Holder for PostgresHolder {
+    async fn release(self: Box<Self>) -> Result<(), BoxError> {
+        let PostgresHolder { keeping, stop, mut claim, within } = *self;
+        // At once, unless it panicked: it waits for nothing else any more. Its connection saves connecting.
+        stop.cancel();
+        claim.connection = keeping.await.ok().flatten();
+        Ok(claim.release(within).await?)
+    }
+}
+
+fn store_error(what: &'static str, source: impl Into<BoxError>) -> Error {
+    Error::Store { what, source: source.into() }
+}
+
+impl fmt::Debug for PostgresElection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresElection").field("server", &self.server).finish_non_exhaustive()
+    }
+}
