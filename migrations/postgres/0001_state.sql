@@ -24,7 +24,7 @@ CREATE TABLE leader (
 
 CREATE TABLE record (
     kind text NOT NULL,
-    page integer NOT NULL CHECK (page >= 0),
+    page bigint NOT NULL CHECK (page >= 0),
     body bytea NOT NULL,
     PRIMARY KEY (kind, page)
 ) WITH (fillfactor = 70);

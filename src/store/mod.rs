@@ -3,6 +3,8 @@
 pub mod codec;
 pub mod etcd;
 pub mod memory;
+pub mod postgres;
+mod sql;
 pub mod sqlite;
 
 use async_trait::async_trait;

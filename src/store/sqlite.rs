@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{Row, SqliteConnection};
 
-use super::codec::{self, Key, Kind};
-use super::{Error, Limits, Loaded, Store};
+use super::codec::{self, Key};
+use super::{Error, Limits, Loaded, Store, sql};
 use crate::assignment::state::Changes;
 use crate::backend::Fence;
 use crate::backend::sqlite::{Database, is_busy};
@@ -40,23 +41,8 @@ impl Store for SqliteStore {
         let mut connection = self.database.reader().await?;
         let unreadable = |error| Error::from(self.database.failure("reading the state", error));
         let rows = sqlx::query(everything).fetch_all(&mut *connection).await.map_err(unreadable)?;
-        let mut revision = None;
-        let mut records = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (kind, page): (String, i64) =
-                row.try_get("kind").and_then(|kind| Ok((kind, row.try_get("page")?))).map_err(unreadable)?;
-            if kind == "revision" {
-                revision = Some(revision_from(page)?);
-            } else {
-                records.push((key_from(&kind, page)?, row.try_get::<Vec<u8>, _>("body").map_err(unreadable)?));
-            }
-        }
-        match (revision, codec::decode(records)?) {
-            (None, None) => Ok(None),
-            (Some(revision), Some(state)) => Ok(Some(Loaded { revision, state })),
-            (None, Some(_)) => Err(missing("revision")),
-            (Some(_), None) => Err(missing("meta")),
-        }
+        let row = |row: &SqliteRow| Ok((row.try_get("kind")?, row.try_get("page")?, row.try_get("body")?));
+        sql::assemble(rows.iter().map(|it| row(it).map_err(unreadable)))
     }
 
     async fn commit(&self, fence: &Fence, expected: Option<Revision>, changes: &Changes) -> Result<Revision, Error> {
@@ -115,10 +101,10 @@ impl Attempt {
         let guard: Option<(i64, Vec<u8>, Option<i64>)> =
             sqlx::query_as(guard).fetch_optional(&mut *connection).await.map_err(unchanged("reading fence and revision"))?;
         let Some((number, token, revision)) = guard else { return Err(Error::LeadershipLost) };
-        if !self.holds(number, &token) {
+        if !sql::holds(&self.fence, number, &token) {
             return Err(Error::LeadershipLost);
         }
-        let actual = revision.map(revision_from).transpose()?;
+        let actual = revision.map(sql::revision_from).transpose()?;
         let revision = if actual == self.expected {
             self.write(connection).await.map_err(unchanged("writing"))?
         } else {
@@ -128,23 +114,16 @@ impl Attempt {
                 _ => return Err(Error::ConcurrentModification { expected: self.expected, actual }),
             }
         };
-        let revision = revision_from(revision)?;
+        let revision = sql::revision_from(revision)?;
         self.end(connection).await?;
         Ok(revision)
-    }
-
-    fn holds(&self, number: i64, token: &[u8]) -> bool {
-        match &self.fence {
-            Fence::Sql { number: own, token: own_token } => *own == number && own_token.0.to_be_bytes() == token,
-            Fence::Etcd { .. } => false,
-        }
     }
 
     /// Whether the stored `meta` is the one that this commit writes.
     async fn is_stored(&self, connection: &mut SqliteConnection) -> Result<bool, Error> {
         let meta = sqlx::query_scalar("SELECT body FROM record WHERE kind = 'meta' AND page = 0").fetch_optional(connection);
         let meta: Option<Vec<u8>> = meta.await.map_err(|error| self.database.failure("reading meta", error))?;
-        let meta = codec::decode_meta(&meta.ok_or_else(|| missing("meta"))?)?;
+        let meta = codec::decode_meta(&meta.ok_or_else(|| sql::missing("meta"))?)?;
         Ok((meta.token, meta.attempt) == self.name)
     }
 
@@ -177,20 +156,4 @@ impl Attempt {
             Err(error) => Err(Error::OutcomeUnknown { what, source: error.into() }),
         }
     }
-}
-
-fn revision_from(number: i64) -> Result<Revision, Error> {
-    let reason = || Error::Corrupt { record: "revision".to_owned(), reason: format!("it is {number}, it takes 1 or more") };
-    u64::try_from(number).ok().filter(|number| *number > 0).map(Revision).ok_or_else(reason)
-}
-
-fn key_from(kind: &str, page: i64) -> Result<Key, Error> {
-    let corrupt = |reason| Error::Corrupt { record: format!("{kind}/{page}"), reason };
-    let kind: Kind = kind.parse().map_err(|error: codec::UnknownKind| corrupt(error.to_string()))?;
-    let page = u32::try_from(page).map_err(|_| corrupt(format!("page {page} is out of range")))?;
-    Ok(Key::new(kind, page))
-}
-
-fn missing(record: &str) -> Error {
-    Error::Corrupt { record: record.to_owned(), reason: codec::Reason::Missing.to_string() }
 }

@@ -11,6 +11,9 @@ mod crash;
 mod etcd;
 mod host;
 mod memory;
+mod postgres;
+mod postgres_faults;
+mod postgres_server;
 mod sample;
 mod sqlite;
 #[path = "../support/mod.rs"]

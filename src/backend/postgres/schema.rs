@@ -24,7 +24,7 @@ const MADE: [&str; 25] = [
     "column leader.ttl_ms bigint, not null",
     "column record.body bytea, not null",
     "column record.kind text, not null",
-    "column record.page integer, not null",
+    "column record.page bigint, not null",
     "column revision.number bigint, not null",
     "column revision.one smallint, not null",
     "constraint on leader: CHECK ((number > 0))",
