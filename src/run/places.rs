@@ -12,7 +12,7 @@ use crate::backend::etcd::{Members, Settings};
 use crate::backend::sqlite::Database;
 use crate::config::{Config, StoreKind};
 use crate::election::etcd::{EtcdElection, Options};
-use crate::election::host::HostElection;
+use crate::election::host::{self, HostElection};
 use crate::election::{Election, Patience, Pulse};
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -43,19 +43,25 @@ pub(super) async fn open(
     metrics: &Arc<Metrics>,
     patience: Patience,
 ) -> Result<(Places, Close), Error> {
-    // No election that there is here leaves the choice.
-    let _ = patience;
     let persistence = &config.persistence;
     let pulse = Pulse::new();
     let (places, close): (Places, Close) = match persistence.kind {
         StoreKind::Sqlite => {
             let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
             let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
-            let places = Places {
-                store: Arc::new(SqliteStore::new(Arc::clone(&database))),
-                election: Arc::new(HostElection::new(Arc::clone(&database), identity)),
-                pulse,
+            let (host, counted) = (&config.leadership.host, Arc::clone(metrics));
+            let options = host::Options {
+                tick: host.tick,
+                grace: host.grace,
+                kill_hung: host.kill_hung,
+                patience,
+                holder: identity.to_owned(),
+                pulse: pulse.clone(),
+                announce_every: ANNOUNCE_EVERY,
+                on_failure: Arc::new(move || counted.campaign_failed()),
             };
+            let store = Arc::new(SqliteStore::new(Arc::clone(&database)));
+            let places = Places { store, election: Arc::new(HostElection::new(Arc::clone(&database), options)), pulse };
             (places, Box::pin(async move { database.close().await }))
         }
         StoreKind::Etcd => {

@@ -1,0 +1,635 @@
+//! The leader cell: one page of shared memory, in a file, by which the processes of one host agree who leads.
+//!
+//! ```text
+//!   0  header     magic, version                    written once, when the file is made
+//!  64  owner      pid (22 bits) | term (42 bits)    the only word that decides anything
+//! 128  origin     when the owner's process started, and in which boot and pid namespace
+//! 192  heartbeat  term's tag (24) | tick (40)       the owner's last sign of life, in global ticks
+//! 256  ticks      the global tick                   advanced by those who wait
+//! 320  text       tag (24) | checksum (40); then 512 bytes in which the owner describes itself
+//! 4095 bell       written by a step-down, so that inotify(7) wakes those who wait
+//! ```
+//!
+//! **One compare-and-swap decides a claim**, on the owner word: from exactly the word that was judged, to the claimant's pid and the
+//! next term. A term is never used twice, so no word ever comes back, and a swap that succeeds replaced the very leadership that was
+//! found vacant (no ABA). A step-down is a swap too, to pid 0 under the same term. All of Linux's pids fit into 22 bits.
+//!
+//! **Everything else in the cell only describes the owner**, and names in 24 bits of its own word whose term it describes: the *tag*. A
+//! claimant may die right after its swap; one that was stopped before it wrote may write late, over its successor's words. Whatever
+//! carries another tag than the owner word's therefore counts as not known. Not known is never taken for gone: a pid that lives counts
+//! as the owner, and the first who finds no heartbeat starts one from the present tick, so that grace is given from then on. A live
+//! owner sets both right, by its next beat and its next [`LeaderCell::describe`].
+//!
+//! **No data races, no locks.** Every word is atomic, whoever is stopped or killed in the middle holds up nobody, and a text that was
+//! torn fails its checksum.
+//!
+//! Not protected from: a process that writes nonsense through a mapping of its own, and one that cuts the file short while others have
+//! it mapped. The latter ends them by SIGBUS at their next access, unless they saw it first by [`LeaderCell::displaced`], to be called
+//! before each round. This code never makes the file smaller.
+
+// The one file of this crate with unsafe code: a mapping, its end, the view of it; and descriptors that are waited on.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::mem::size_of;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::process::{Handle, Origin};
+use crate::backend::sqlite::Identity;
+
+/// The length of a cell's file.
+pub const FILE_BYTES: u64 = 4096;
+/// What the file begins with.
+const MAGIC: u64 = u64::from_ne_bytes(*b"shardldr");
+/// Of the layout above. Processes with different ones must not share a cell.
+const VERSION: u64 = 1;
+const TEXT_BYTES: usize = 512;
+const TERM_BITS: u32 = 42;
+const MAX_TERM: u64 = (1 << TERM_BITS) - 1;
+const MAX_PID: u32 = (1 << 22) - 1;
+/// Of what describes an owner: the lowest 24 bits of its term on top, 40 bits below.
+const TAG_SHIFT: u32 = 40;
+const LOW: u64 = (1 << TAG_SHIFT) - 1;
+/// How often a file is opened again that was replaced in the meantime.
+const ATTEMPTS: u32 = 100;
+
+/// A word, or a few that belong together, in cache lines of their own.
+#[repr(C, align(64))]
+struct Line<T>(T);
+
+#[repr(C)]
+struct Page {
+    /// Magic and version.
+    header: Line<[AtomicU64; 2]>,
+    owner: Line<AtomicU64>,
+    /// Start time under the tag; boot; namespace.
+    origin: Line<[AtomicU64; 3]>,
+    heartbeat: Line<AtomicU64>,
+    ticks: Line<AtomicU64>,
+    /// Tag and checksum.
+    text_head: Line<AtomicU64>,
+    text: Line<[AtomicU64; TEXT_BYTES / 8]>,
+}
+
+const BELL: u64 = FILE_BYTES - 1;
+const _: () = assert!(size_of::<Page>() as u64 <= BELL);
+
+/// Why a file cannot be used as a cell.
+#[derive(Debug, thiserror::Error)]
+#[error("the leader cell {path} cannot be used: {why}")]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    #[source]
+    pub why: Reason,
+}
+
+/// See [`Error`].
+#[derive(Debug, thiserror::Error)]
+pub enum Reason {
+    /// The operating system refused: no permission (every process that may lead must be able to read and write it), no space, ...
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// A directory, a symbolic link, a device: the cell must be a file of its own.
+    #[error("it is {0}; it must be a regular file")]
+    Kind(&'static str),
+    /// It was cut short, or is none of ours.
+    #[error("its length is {0} bytes; a leader cell has exactly {FILE_BYTES}. If no manager runs here, remove it")]
+    Length(u64),
+    /// It has the right length, and begins with something else.
+    #[error("it begins with {0:#018x}; a leader cell begins with {MAGIC:#018x}. If no manager runs here, remove it")]
+    Foreign(u64),
+    /// It was made by another version of this program, one of which may lead by it.
+    #[error("its version is {0}; this program knows {VERSION}. If no manager of the other version runs here, remove it")]
+    Version(u64),
+    /// It is being replaced over and over.
+    #[error("it was replaced each of the {ATTEMPTS} times that it was opened")]
+    Unstable,
+}
+
+/// A claim that was won: which leadership of the cell it is. Worth nothing once another one replaced it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim(u64);
+
+impl Claim {
+    fn of(pid: u32, term: u64) -> Claim {
+        Claim((u64::from(pid) << TERM_BITS) | (term & MAX_TERM))
+    }
+
+    /// Whose.
+    pub fn pid(self) -> u32 {
+        // 22 bits are left.
+        (self.0 >> TERM_BITS) as u32
+    }
+
+    /// The how manieth of the cell, from 1.
+    pub fn term(self) -> u64 {
+        self.0 & MAX_TERM
+    }
+
+    fn is_vacant(self) -> bool {
+        self.pid() == 0
+    }
+
+    /// What describes this claim carries this on top.
+    fn tagged(self, low: u64) -> u64 {
+        (self.term() << TAG_SHIFT) | (low & LOW)
+    }
+
+    fn describes(self, word: u64) -> bool {
+        word >> TAG_SHIFT == self.tagged(0) >> TAG_SHIFT
+    }
+}
+
+/// A claim that succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claimed {
+    /// Now.
+    Won(Claim, Vacancy),
+    /// This very process holds it already; perhaps another part of it.
+    Already(Claim),
+}
+
+/// Why a cell could be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vacancy {
+    /// Nobody held it: it is new, or its last holder stepped down.
+    Empty,
+    /// Its holder is gone: no process has its pid, or one that started at another time, or the machine started anew.
+    Gone,
+    /// Its holder lives, but its heartbeat was more than the grace behind.
+    Hung,
+    /// Its holder lives and has a higher pid, and the claimant asked for that to count.
+    Preempted,
+}
+
+/// Why a claim failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// Somebody holds it and lives.
+    #[error("it is held by {0}")]
+    Held(Leader),
+    /// The claimant is not a process that could hold anything.
+    #[error("pid {pid} is refused: it must be 1 to {MAX_PID}, and of a process that runs")]
+    Claimant {
+        /// As given.
+        pid: u32,
+        /// What looking at it failed with.
+        source: Option<io::Error>,
+    },
+    /// All terms are used up. That takes longer than any machine lives; the file is damaged.
+    #[error("the cell has no term above {MAX_TERM} left; it is damaged. If no manager runs here, remove it")]
+    Exhausted,
+}
+
+/// Who held the cell at the moment of looking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// By what it holds it.
+    pub claim: Claim,
+    /// When and where its process began; `None` where that is not known (yet).
+    pub origin: Option<Origin>,
+    /// How it describes itself; `None` where it did not (yet).
+    pub text: Option<String>,
+    /// How many global ticks ago it last beat.
+    pub ticks_behind: u64,
+}
+
+impl std::fmt::Display for Leader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {}", self.claim.pid())?;
+        match &self.text {
+            Some(text) => write!(f, " ({text})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A beat or a step-down of one who does not hold the cell any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the leader cell is not held by term {} of process {} any more", .0.term(), .0.pid())]
+pub struct NotHeld(pub Claim);
+
+/// A cell, mapped into this process. See the module.
+#[derive(Debug)]
+pub struct LeaderCell {
+    path: PathBuf,
+    file: File,
+    identity: Identity,
+    preempts: bool,
+    /// Of this process; what it is compared with does not have to be read each time.
+    own: (u32, Origin),
+    page: NonNull<Page>,
+}
+
+// SAFETY: the mapping belongs to this value alone, is unmapped only by its drop, and everything in it is atomic.
+unsafe impl Send for LeaderCell {}
+// SAFETY: as above; no method writes anything but atomics through a shared reference.
+unsafe impl Sync for LeaderCell {}
+
+impl Drop for LeaderCell {
+    fn drop(&mut self) {
+        // SAFETY: exactly this range was mapped by `map`, and no reference into it outlives `self`.
+        // A mapping that cannot be unmapped stays until the process ends, which harms nobody.
+        unsafe { munmap(self.page.as_ptr().cast(), size_of::<Page>()) }.ok();
+    }
+}
+
+impl LeaderCell {
+    /// Opens the cell at `path`, which is made if it is missing or empty. Any number of processes may do so at once.
+    ///
+    /// # Errors
+    /// See [`Reason`]. What is refused is left as it is.
+    pub fn create(path: &Path) -> Result<LeaderCell, Error> {
+        LeaderCell::find(path, true)
+    }
+
+    /// Opens the cell at `path`, which somebody has made.
+    ///
+    /// # Errors
+    /// See [`Reason`].
+    pub fn open(path: &Path) -> Result<LeaderCell, Error> {
+        LeaderCell::find(path, false)
+    }
+
+    /// A claimant with a lower pid takes the cell from a live holder. Off by default.
+    #[must_use]
+    pub fn with_preemption(mut self, preempts: bool) -> LeaderCell {
+        self.preempts = preempts;
+        self
+    }
+
+    fn find(path: &Path, make: bool) -> Result<LeaderCell, Error> {
+        let refused = |why| Error { path: path.to_owned(), why };
+        for _ in 0..ATTEMPTS {
+            let file = open(path, make).map_err(refused)?;
+            let metadata = file.metadata().map_err(|error| refused(error.into()))?;
+            if !metadata.is_file() {
+                return Err(refused(Reason::Kind(if metadata.is_dir() { "a directory" } else { "no regular file" })));
+            }
+            if make {
+                form(&file).map_err(refused)?;
+            }
+            check(&file).map_err(refused)?;
+            let identity = Identity::from(&metadata);
+            if make && identity.displaced(path).is_some() {
+                // Deleted or replaced since it was opened: the next process would find another one.
+                continue;
+            }
+            let own = std::process::id();
+            let origin = Origin::of(own).map_err(|error| refused(error.into()))?;
+            let page = map(&file).map_err(|error| refused(error.into()))?;
+            return Ok(LeaderCell { path: path.to_owned(), file, identity, preempts: false, own: (own, origin), page });
+        }
+        Err(refused(Reason::Unstable))
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: the mapping is page-aligned, as long as `Page` and lives as long as `self`; the file was as long when it was mapped.
+        // All bit patterns are valid for atomic integers, and other processes only ever write them as such.
+        unsafe { self.page.as_ref() }
+    }
+
+    /// Claims the cell for the process `pid`, which is nearly always the calling one.
+    ///
+    /// It succeeds where nobody holds the cell, where its holder is gone, and where its holder's heartbeat is more than `grace_ticks`
+    /// behind the global tick (`u64::MAX`: however far). Of several claimants at one moment exactly one wins.
+    /// The winner's first beat is part of the claim; [`LeaderCell::describe`] should follow.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn try_claim(&self, pid: u32, grace_ticks: u64) -> Result<Claimed, Refused> {
+        loop {
+            let seen = Claim(self.page().owner.0.load(Ordering::Acquire));
+            let origin = self.origin_of(pid)?;
+            if seen.pid() == pid && self.origin(seen) == Some(origin) {
+                return Ok(Claimed::Already(seen));
+            }
+            let Some(vacancy) = self.vacancy(seen, pid, origin, grace_ticks) else {
+                match self.current_leader() {
+                    Some(leader) if leader.claim == seen => return Err(Refused::Held(leader)),
+                    // Somebody else has it since, or nobody.
+                    _ => continue,
+                }
+            };
+            if seen.term() == MAX_TERM {
+                return Err(Refused::Exhausted);
+            }
+            let claim = Claim::of(pid, seen.term() + 1);
+            if self.page().owner.0.compare_exchange(seen.0, claim.0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                self.write_origin(claim, origin);
+                // Lost again already, it describes nobody.
+                self.beat(claim).ok();
+                return Ok(Claimed::Won(claim, vacancy));
+            }
+        }
+    }
+
+    fn origin_of(&self, pid: u32) -> Result<Origin, Refused> {
+        if pid == 0 || pid > MAX_PID {
+            return Err(Refused::Claimant { pid, source: None });
+        }
+        if pid == self.own.0 {
+            return Ok(self.own.1);
+        }
+        Origin::of(pid).map_err(|error| Refused::Claimant { pid, source: Some(error) })
+    }
+
+    fn vacancy(&self, seen: Claim, pid: u32, claimant: Origin, grace_ticks: u64) -> Option<Vacancy> {
+        if seen.is_vacant() {
+            Some(Vacancy::Empty)
+        } else if self.is_gone(seen, pid, claimant) {
+            Some(Vacancy::Gone)
+        } else if self.ticks_behind(seen) > grace_ticks {
+            Some(Vacancy::Hung)
+        } else if self.preempts && pid < seen.pid() {
+            Some(Vacancy::Preempted)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the process of a claim has ended, for certain.
+    fn is_gone(&self, seen: Claim, pid: u32, claimant: Origin) -> bool {
+        let origin = self.origin(seen);
+        match origin {
+            Some(origin) if origin.boot != claimant.boot => return true,
+            // Its pid means something else here.
+            Some(origin) if origin.namespace != claimant.namespace => return false,
+            // The claimant has the pid of a holder before.
+            Some(origin) if pid == seen.pid() => return origin.started != claimant.started,
+            _ => {}
+        }
+        let handle = match origin {
+            Some(origin) => Handle::open(seen.pid(), origin.started),
+            None => Handle::of(seen.pid()),
+        };
+        match handle {
+            Ok(None) => true,
+            Ok(Some(handle)) => handle.has_exited().unwrap_or(false),
+            Err(_) => false,
+        }
+    }
+
+    /// A sign of life: the heartbeat is at the global tick again.
+    ///
+    /// # Errors
+    /// Another leadership replaced this one, or it was given up.
+    pub fn beat(&self, claim: Claim) -> Result<(), NotHeld> {
+        if !self.is_held_by(claim) {
+            return Err(NotHeld(claim));
+        }
+        let tick = self.page().ticks.0.load(Ordering::Relaxed);
+        self.page().heartbeat.0.store(claim.tagged(tick), Ordering::Release);
+        Ok(())
+    }
+
+    /// Moves the global tick on by one. Returns what it is then.
+    ///
+    /// How long a tick is, and that it is not made faster by many who wait, is up to those who call this; see [`LeaderCell::tick_after`].
+    pub fn tick(&self) -> u64 {
+        self.page().ticks.0.fetch_add(1, Ordering::AcqRel).wrapping_add(1)
+    }
+
+    /// Moves the global tick on by one, unless it has moved since it was `seen`. Returns what it is then.
+    ///
+    /// Who calls this with what it returned the time before, and never twice within a time T, keeps this rule together with everybody
+    /// else who does: two ticks are at least T apart, however many there are. (Whoever ticks saw the same number T before, so nobody
+    /// ticked in between.) And a caller that was stopped for long ticks once when it wakes.
+    pub fn tick_after(&self, seen: u64) -> u64 {
+        let ticked = seen.wrapping_add(1);
+        self.page().ticks.0.compare_exchange(seen, ticked, Ordering::AcqRel, Ordering::Acquire).map_or_else(|now| now, |_| ticked)
+    }
+
+    /// Gives the cell up, and wakes those who watch its file.
+    ///
+    /// # Errors
+    /// It was not held by this claim any more: then nothing was changed.
+    pub fn step_down(&self, claim: Claim) -> Result<(), NotHeld> {
+        let vacant = Claim::of(0, claim.term());
+        let swap = self.page().owner.0.compare_exchange(claim.0, vacant.0, Ordering::AcqRel, Ordering::Acquire);
+        swap.map_err(|_| NotHeld(claim))?;
+        // A write through a mapping wakes nobody. Where this one fails they see it at their next look.
+        self.file.write_at(&[0], BELL).ok();
+        Ok(())
+    }
+
+    /// Writes down where `claim`'s process comes from and how it describes itself (cut to what there is room for), unless it is there
+    /// already. To be called again from time to time: somebody whose claim was lost long ago may have written over it.
+    pub fn describe(&self, claim: Claim, text: &str) {
+        if !self.is_held_by(claim) {
+            return;
+        }
+        if let Ok(origin) = self.origin_of(claim.pid())
+            && self.origin(claim) != Some(origin)
+        {
+            self.write_origin(claim, origin);
+        }
+        let text = &text[..text.floor_char_boundary(TEXT_BYTES)];
+        if self.text(claim).as_deref() == Some(text) {
+            return;
+        }
+        let mut bytes = [0; TEXT_BYTES];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        for (word, chunk) in self.page().text.0.iter().zip(bytes.as_chunks::<8>().0) {
+            word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+        }
+        self.page().text_head.0.store(head(claim, &bytes), Ordering::Release);
+    }
+
+    /// Who holds the cell; `None` where nobody does. That it lives is not looked at.
+    pub fn current_leader(&self) -> Option<Leader> {
+        let claim = Claim(self.page().owner.0.load(Ordering::Acquire));
+        (!claim.is_vacant()).then(|| Leader {
+            claim,
+            origin: self.origin(claim),
+            text: self.text(claim),
+            ticks_behind: self.ticks_behind(claim),
+        })
+    }
+
+    /// Whether nobody has replaced this claim, and it was not given up.
+    pub fn is_held_by(&self, claim: Claim) -> bool {
+        self.page().owner.0.load(Ordering::Acquire) == claim.0
+    }
+
+    /// How many claims there have been; a holder's term is the number of its own.
+    pub fn election_term(&self) -> u64 {
+        Claim(self.page().owner.0.load(Ordering::Acquire)).term()
+    }
+
+    /// The global tick.
+    pub fn global_tick(&self) -> u64 {
+        self.page().ticks.0.load(Ordering::Acquire)
+    }
+
+    /// How many ticks the heartbeat of a claim is behind. Where there is none of it, one is begun: zero.
+    pub fn ticks_behind(&self, claim: Claim) -> u64 {
+        // Before the tick, or a beat in between would seem to come from the future.
+        let heartbeat = self.page().heartbeat.0.load(Ordering::Acquire);
+        let tick = self.global_tick();
+        if claim.describes(heartbeat) {
+            return tick.wrapping_sub(heartbeat) & LOW;
+        }
+        // Not over a beat that came since.
+        self.page().heartbeat.0.compare_exchange(heartbeat, claim.tagged(tick), Ordering::AcqRel, Ordering::Acquire).ok();
+        0
+    }
+
+    /// Why the next process would not find this cell at its path, or would find it cut short; `None` while it would.
+    pub fn displaced(&self) -> Option<String> {
+        match self.file.metadata() {
+            Ok(metadata) if metadata.len() < FILE_BYTES => {
+                Some(format!("{} was cut short to {} bytes", self.path.display(), metadata.len()))
+            }
+            _ => self.identity.displaced(&self.path),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn origin(&self, claim: Claim) -> Option<Origin> {
+        let [started, boot, namespace] = &self.page().origin.0;
+        let started = started.load(Ordering::Acquire);
+        claim.describes(started).then(|| Origin {
+            started: started & LOW,
+            boot: boot.load(Ordering::Relaxed),
+            namespace: namespace.load(Ordering::Relaxed),
+        })
+    }
+
+    fn write_origin(&self, claim: Claim, origin: Origin) {
+        let words = &self.page().origin.0;
+        words[1].store(origin.boot, Ordering::Relaxed);
+        words[2].store(origin.namespace, Ordering::Relaxed);
+        // Last: its tag says whose all three are.
+        words[0].store(claim.tagged(origin.started), Ordering::Release);
+    }
+
+    fn text(&self, claim: Claim) -> Option<String> {
+        let stored = self.page().text_head.0.load(Ordering::Acquire);
+        let mut bytes = [0; TEXT_BYTES];
+        for (word, chunk) in self.page().text.0.iter().zip(bytes.as_chunks_mut::<8>().0) {
+            *chunk = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        if stored != head(claim, &bytes) {
+            return None;
+        }
+        let length = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        String::from_utf8(bytes[..length].to_vec()).ok()
+    }
+}
+
+/// What stands before the text of a claim: its tag, and a checksum.
+fn head(claim: Claim, text: &[u8]) -> u64 {
+    claim.tagged(u64::from(crc32fast::hash(text)))
+}
+
+fn open(path: &Path, make: bool) -> Result<File, Reason> {
+    // Not through a symbolic link, and without waiting for whoever may be at the other end of a pipe.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened =
+        OpenOptions::new().read(true).write(true).create(make).truncate(false).custom_flags(flags.bits() as i32).open(path);
+    opened.map_err(|error| match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::LOOP) => Reason::Kind("a symbolic link"),
+        Some(rustix::io::Errno::ISDIR) => Reason::Kind("a directory"),
+        _ => Reason::Io(error),
+    })
+}
+
+/// Makes a cell of a file that is empty, or in which another process began to make one and died.
+///
+/// The magic comes last, and all of it happens under a lock: of any number of processes one makes the cell, and the others find it.
+/// The zeros are written and not left as a hole, so that no access to the mapping can ever need space that the disk does not have.
+fn form(file: &File) -> Result<(), Reason> {
+    let is_unformed = || -> io::Result<bool> {
+        let length = file.metadata()?.len();
+        Ok(length == 0 || (length <= FILE_BYTES && prefix(file)?.0 == 0 && is_zero(file)?))
+    };
+    if !is_unformed()? {
+        return Ok(());
+    }
+    flock(file, FlockOperation::LockExclusive).map_err(io::Error::from)?;
+    let formed = || -> io::Result<()> {
+        if is_unformed()? {
+            file.write_all_at(&[0; FILE_BYTES as usize], 0)?;
+            file.write_all_at(&VERSION.to_ne_bytes(), 8)?;
+            file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
+        }
+        Ok(())
+    };
+    let formed = formed();
+    flock(file, FlockOperation::Unlock).map_err(io::Error::from)?;
+    Ok(formed?)
+}
+
+/// Magic and version, zero where the file is too short.
+fn prefix(file: &File) -> io::Result<(u64, u64)> {
+    let word = |at| {
+        let mut bytes = [0; 8];
+        match file.read_exact_at(&mut bytes, at) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+            read => read.map(|()| u64::from_ne_bytes(bytes)),
+        }
+    };
+    Ok((word(0)?, word(8)?))
+}
+
+/// Whether there is nothing in it but what [`form`] may have left: zeros, and the version.
+fn is_zero(file: &File) -> io::Result<bool> {
+    let mut bytes = [0; FILE_BYTES as usize];
+    let mut read = 0;
+    while read < bytes.len() {
+        match file.read_at(&mut bytes[read..], read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(bytes.iter().enumerate().all(|(at, byte)| *byte == 0 || (8..16).contains(&at)))
+}
+
+fn check(file: &File) -> Result<(), Reason> {
+    let length = file.metadata()?.len();
+    if length != FILE_BYTES {
+        return Err(Reason::Length(length));
+    }
+    match prefix(file)? {
+        (MAGIC, VERSION) => Ok(()),
+        (MAGIC, version) => Err(Reason::Version(version)),
+        (foreign, _) => Err(Reason::Foreign(foreign)),
+    }
+}
+
+fn map(file: &File) -> io::Result<NonNull<Page>> {
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a fresh mapping at an address that the kernel chooses overlaps nothing that Rust knows of.
+    let address = unsafe { mmap(null_mut(), size_of::<Page>(), access, flags, file, 0) }?;
+    NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))
+}
+
+/// A descriptor that a task can wait on. Here because tokio makes it a promise that the descriptor stays open and the same.
+pub(super) fn watch(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` is open until it is dropped, here by the `AsyncFd` after it deregistered it; nobody replaces or closes it.
+    Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
+}
+
+#[cfg(test)]
+mod tests;

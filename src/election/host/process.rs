@@ -1,0 +1,181 @@
+//! Processes of this host, by pid *and* start time: a pid alone may by now be somebody else's.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use tokio::io::unix::AsyncFd;
+
+/// Where and when a process began: together with its pid nothing else is ever taken for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// When it started, in clock ticks since the machine did (field 22 of `/proc/PID/stat`).
+    pub started: u64,
+    /// Half of the boot's id; the kernel draws it anew at each boot.
+    pub boot: u64,
+    /// The pid namespace in which its pid means something, by its inode. Containers have their own.
+    pub namespace: u64,
+}
+
+impl Origin {
+    /// Of a process that this one can see under `pid`.
+    ///
+    /// # Errors
+    /// Where there is no such process, or `/proc` cannot be read.
+    pub fn of(pid: u32) -> io::Result<Origin> {
+        Ok(Origin { started: started(pid)?, boot: boot()?, namespace: std::fs::metadata("/proc/self/ns/pid")?.ino() })
+    }
+}
+
+/// When the process started, in clock ticks since boot.
+///
+/// # Errors
+/// `NotFound` where there is no such process (or it is hidden from this user); else what reading `/proc` failed with.
+pub fn started(pid: u32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    started_in(&stat).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has no start time: {stat:?}")))
+}
+
+/// Field 22. The second one is a name in parentheses that may hold anything, parentheses and blanks included.
+fn started_in(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn boot() -> io::Result<u64> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    let id: String = std::fs::read_to_string(path)?.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&id, 16).map_err(|error| io::Error::other(format!("{path}: {error}")))
+}
+
+/// A process, held by its pidfd: whatever is done through it reaches that process, or nobody.
+#[derive(Debug)]
+pub struct Handle(OwnedFd);
+
+impl Handle {
+    /// The process of that pid which started then; `None` where there is no such process (any more). Its start time is read after the
+    /// pidfd was opened, so it is the start time of the process that the pidfd is of.
+    ///
+    /// # Errors
+    /// Where the kernel has no pidfds, there are no descriptors left, or `/proc` does not show the process: then nothing is known.
+    pub fn open(pid: u32, at: u64) -> io::Result<Option<Handle>> {
+        let Some(handle) = Handle::of(pid)? else { return Ok(None) };
+        match started(pid) {
+            Ok(time) if time == at => Ok(Some(handle)),
+            Ok(_) => Ok(None),
+            // It ended in between; or it lives, and is hidden from this user.
+            Err(_) if handle.has_exited()? => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whoever has that pid at this moment.
+    ///
+    /// # Errors
+    /// As [`Handle::open`].
+    pub fn of(pid: u32) -> io::Result<Option<Handle>> {
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(descriptor) => Ok(Some(Handle(descriptor))),
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether all its threads have ended, waited for by its parent or not.
+    ///
+    /// # Errors
+    /// What poll(2) failed with.
+    pub fn has_exited(&self) -> io::Result<bool> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now))? > 0)
+    }
+
+    /// SIGKILL. One that has ended already is no error.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for another user's process.
+    pub fn kill(&self) -> io::Result<()> {
+        kill(&self.0)
+    }
+
+    /// The same handle, to wait for its end. Needs a runtime.
+    ///
+    /// # Errors
+    /// Where the runtime does not take the descriptor.
+    pub fn watch(self) -> io::Result<Watched> {
+        super::cell::watch(self.0).map(Watched)
+    }
+}
+
+/// A [`Handle`] that can be waited on.
+#[derive(Debug)]
+pub struct Watched(AsyncFd<OwnedFd>);
+
+impl Watched {
+    /// Waits until the process has ended. Cancel-safe.
+    ///
+    /// # Errors
+    /// Where the runtime is shutting down.
+    pub async fn exited(&self) -> io::Result<()> {
+        self.0.readable().await.map(drop)
+    }
+
+    /// See [`Handle::kill`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn kill(&self) -> io::Result<()> {
+        kill(self.0.get_ref())
+    }
+}
+
+fn kill(process: &OwnedFd) -> io::Result<()> {
+    match pidfd_send_signal(process, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_time_is_found_behind_any_name() {
+        let rest = " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
+        for name in ["sh", "a b", "x) R 1", "(("] {
+            assert_eq!(started_in(&format!("17 ({name}){rest}")), Some(4711), "{name}");
+        }
+        assert_eq!(started_in("17 (sh) S 1 2"), None);
+        assert_eq!(started_in(""), None);
+    }
+
+    #[test]
+    fn a_process_is_only_found_under_its_start_time() {
+        let pid = std::process::id();
+        let started = started(pid).expect("it runs");
+        let handle = Handle::open(pid, started).expect("pidfds").expect("this process");
+        assert!(!handle.has_exited().expect("an answer"));
+        assert!(Handle::open(pid, started + 1).expect("pidfds").is_none(), "it has the pid of another one");
+        assert!(Handle::open(u32::MAX, 1).expect("no pid").is_none());
+        assert!(Handle::open(0, 1).expect("no pid").is_none());
+    }
+
+    /// A killed process that nobody waited for keeps its pid and start time. It is gone all the same.
+    #[tokio::test]
+    async fn a_zombie_is_gone() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
+        let handle = Handle::open(child.id(), started(child.id()).expect("it runs")).expect("pidfds").expect("the child");
+        handle.kill().expect("it is ours");
+        let watched = handle.watch().expect("a runtime");
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), watched.exited()).await;
+        ended.expect("it ends").expect("a runtime");
+        let again = Handle::of(child.id()).expect("pidfds").expect("not waited for yet");
+        assert!(again.has_exited().expect("an answer"));
+        child.wait().expect("it ended");
+        assert!(Handle::of(child.id()).expect("pidfds").is_none());
+    }
+}
