@@ -4,6 +4,7 @@
 //! reached over one; what differs stands in the [`Place`]. The rest is about one store each.
 
 mod etcd;
+mod host;
 mod lost;
 mod network;
 mod postgres;

@@ -1,12 +1,14 @@
 //! Where replicas keep their state and settle who leads: all that differs between the scenarios of one store and another.
 
 mod etcd;
+mod host;
 mod postgres;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use etcd::OnEtcd;
+pub use host::OnOneHost;
 pub use postgres::OnPostgres;
 
 use super::{Manager, Store};
@@ -105,6 +107,7 @@ macro_rules! on_every_store {
     ($($scenario:ident),+ $(,)?) => {
         $crate::harness::on_store!(on_etcd, OnEtcd; $($scenario),+);
         $crate::harness::on_store!(on_postgres, OnPostgres; $($scenario),+);
+        $crate::harness::on_store!(on_one_host, OnOneHost; $($scenario),+);
     };
 }
 
