@@ -13,7 +13,7 @@ async fn every_session_is_ended_by_an_administrator() {
     let begun = Instant::now();
     while begun.elapsed() < 2 * TTL {
         assert!(replicas.place.server.terminate_backends("shard-manager%").await > 0, "somebody was connected");
-        stays("the leader leads", TTL / 4, async || replicas.cluster.manager.is_ready().await).await;
+        stays("the leader leads", TTL / 2, async || replicas.cluster.manager.is_ready().await).await;
     }
     // It can still write.
     replicas.cluster.manager.json(&["cordon", "a"]).await;
