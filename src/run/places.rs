@@ -86,8 +86,24 @@ pub(super) async fn open(
             (Places { store, election: Arc::new(election), pulse }, Box::pin(async {}))
         }
         StoreKind::Postgres => {
-            let why = "persistence.type \"postgres\" cannot be served by this release; \"sqlite\" and \"etcd\" can";
-            return Err(Error::Configuration(why.to_owned()));
+            let refused = |error: &dyn std::error::Error| Error::Configuration(with_causes(error));
+            let settings = crate::backend::postgres::Settings::from_config(&persistence.postgres, persistence.request_timeout)
+                .map_err(|error| refused(&error))?;
+            let server = crate::backend::postgres::Server::new(settings);
+            let counted = Arc::clone(metrics);
+            let options = crate::election::postgres::Options {
+                ttl: config.leadership.lease_ttl,
+                holder: identity.to_owned(),
+                pulse: pulse.clone(),
+                patience,
+                announce_every: ANNOUNCE_EVERY,
+                on_failure: Arc::new(move || counted.campaign_failed()),
+            };
+            let election = crate::election::postgres::PostgresElection::new(Arc::clone(&server), options)
+                .map_err(|error| refused(&error))?;
+            let store = Arc::new(crate::store::postgres::PostgresStore::new(server));
+            let closing = Arc::clone(&store);
+            (Places { store, election: Arc::new(election), pulse }, Box::pin(async move { closing.close().await }))
         }
     };
     let (pages, least) = (places.store.limits().pages, Engine::LEAST_PAGES_PER_COMMIT);
