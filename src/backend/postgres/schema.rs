@@ -50,8 +50,15 @@ pub(super) async fn prepare(server: &Server, connection: &mut PgConnection) -> R
     let checksum = crc32fast::hash(server.schema().as_bytes()).cast_signed();
     let lock = sqlx::query("SELECT pg_advisory_xact_lock($1, $2)").bind(LOCK).bind(checksum);
     lock.execute(&mut *transaction).await.map_err(failed)?;
-    let exists = sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)").bind(server.schema());
-    if !exists.fetch_one(&mut *transaction).await.map_err(failed)? {
+    let usable =
+        "SELECT has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = $1";
+    let usable = sqlx::query_scalar(usable).bind(server.schema()).fetch_optional(&mut *transaction);
+    let usable: Option<bool> = usable.await.map_err(failed)?;
+    if usable == Some(false) {
+        let why = format!("its user may not use the schema {} and create tables in it", server.schema());
+        return Err(server.unavailable(PREPARING, why));
+    }
+    if usable.is_none() {
         // The name was found to hold nothing that would end the quotes.
         let create = AssertSqlSafe(format!("CREATE SCHEMA \"{}\"", server.schema()));
         // Not `failure`: a name that the server keeps for itself is no damage.
