@@ -169,9 +169,28 @@ impl Manager {
                         return Ok(());
                     }
                 }
+                Err(gone @ Error::Campaign(election::Error::Displaced(_))) if self.may_wait() => {
+                    let paused = self.shutdown().run_until_cancelled(self.attempt_failed(&gone)).await;
+                    if paused.is_none() {
+                        return Ok(());
+                    }
+                }
                 ended => return ended.map(drop),
             }
         }
+    }
+
+    /// How long a leader bears with a store that takes nothing. Longer than a leadership lives without renewal: where both are kept by the
+    /// same servers, that speaks first.
+    fn store_patience(&self) -> Duration {
+        self.config.leadership.lease_ttl + self.config.persistence.request_timeout
+    }
+
+    /// At least this often the coordinator turns: a leadership is kept only while it turned within the last third of its time.
+    fn turn_interval(&self) -> Duration {
+        let Config { persistence, leadership, executors, .. } = &self.config;
+        let time = if persistence.kind == StoreKind::Sqlite { leadership.host.grace } else { leadership.lease_ttl };
+        TURN_INTERVAL.min(executors.lease_ttl / 10).min(time / 10)
     }
 
     /// Whether a lost leadership is no end.
@@ -237,6 +256,7 @@ impl Manager {
                 Ok(leadership) => return Ok(Some(leadership)),
                 Err(election::Error::Cancelled) => return Ok(None),
                 Err(held @ election::Error::HeldElsewhere { .. }) => return Err(Error::HeldElsewhere(held)),
+                Err(gone @ election::Error::Displaced(_)) => return Err(Error::Campaign(gone)),
                 Err(error) if self.may_wait() => {
                     if self.shutdown().run_until_cancelled(self.attempt_failed(&error)).await.is_none() {
                         return Ok(None);
@@ -273,7 +293,11 @@ impl Manager {
             biased;
             () = self.shutdown().cancelled() => return Ok(Ended::Asked),
             lost = leadership.lost() => return Err(Error::LeadershipLost(lost.into())),
-            loaded = self.load_patiently(places) => loaded?,
+            loaded = tokio::time::timeout(self.store_patience(), self.load_patiently(places)) => match loaded {
+                Ok(loaded) => loaded?,
+                // Once more, for what it fails with.
+                Err(_) => self.load(places).await?,
+            },
         };
         let mut term = TermOfOffice::begin(self, leadership, places, loaded);
         let ended = term.serve(self, leadership).await;
@@ -328,8 +352,7 @@ impl TermOfOffice {
             settle_time: config.executors.settle_time,
             rebalance_threshold: config.rebalance_threshold,
             exclusive_ids: config.executors.exclusive_ids,
-            // A leadership is kept only while the coordinator turned within the last third of its TTL.
-            turn_interval: TURN_INTERVAL.min(config.executors.lease_ttl / 10).min(config.leadership.lease_ttl / 10),
+            turn_interval: manager.turn_interval(),
             takeover_grace: leadership.takeover_grace(),
             max_pages_per_commit: places.store.limits().pages,
         };
@@ -353,6 +376,7 @@ impl TermOfOffice {
             store: Arc::clone(&places.store),
             fence: leadership.fence().clone(),
             belief: leadership.belief(),
+            store_patience: manager.store_patience(),
             pulse: places.pulse.clone(),
             calls,
             reports: reported,

@@ -309,8 +309,10 @@ fn a_lease_that_is_short_beside_the_leadership_is_a_warning() {
     let etcd = ["persistence.type=etcd", "persistence.etcd.endpoints=http://a:2379"];
     let warnings = |lease| load("", &[], &[&etcd[..], &[lease]].concat()).0.warnings();
     assert_eq!(warnings("executors.lease_ttl=19s"), Vec::<String>::new());
-    let sqlite = load("", &[], &["executors.lease_ttl=18s"]).0.warnings();
-    assert_eq!(sqlite, Vec::<String>::new(), "one process, so nobody waits for the leadership to end");
+    let sqlite = |lease| load("", &[], &[lease]).0.warnings();
+    assert_eq!(sqlite("executors.lease_ttl=8s"), Vec::<String>::new());
+    let short = sqlite("executors.lease_ttl=7s");
+    assert!(short[0].contains("executors.lease_ttl = 7s") && short[0].contains("leadership.host.grace = 3s"), "{short:?}");
     let warnings = warnings("executors.lease_ttl=18s");
     assert_eq!(warnings.len(), 1);
     assert!(

@@ -238,9 +238,14 @@ fn speaks_of_content(error: &sqlx::Error) -> bool {
 
 /// The whole schema in one transaction: of two processes that open a fresh file at once, one waits for the other. It is then compared
 /// with what the migrations make of an empty database: a bit flipped in it would make statements fail long after.
+///
+/// A database that has its schema is only read: a standby opens it while a leader that hangs has the write lock.
 async fn migrate(connection: &mut SqliteConnection) -> Result<(), Failure> {
     let failed = |error| Failure::Sql(MIGRATING, error);
-    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+    let begun = "SELECT EXISTS (SELECT * FROM sqlite_schema WHERE name = '_sqlx_migrations')";
+    let begun: bool = sqlx::query_scalar(begun).fetch_one(&mut *connection).await.map_err(failed)?;
+    let begin = if begun { "BEGIN" } else { "BEGIN IMMEDIATE" };
+    let mut transaction = connection.begin_with(begin).await.map_err(failed)?;
     // Not `run`, whose future is not `Send` here.
     migrator().run_direct(None, &mut *transaction, false).await.map_err(Failure::Migration)?;
     compare(&objects(&mut transaction).await.map_err(failed)?, &made_objects().await?)?;
@@ -323,7 +328,7 @@ fn unfit(path: &Path, created: bool) -> Option<Failure> {
     }
 }
 
-/// The file beside a database (given by its real name) whose lock makes a process its leader.
+/// The leader cell beside a database (given by its real name): by it processes settle who leads.
 pub(crate) fn leader_file(database: &Path) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(".leader");

@@ -171,16 +171,20 @@ fn store(checks: &mut Checks, persistence: &Persistence) {
 
 /// What is allowed, but probably not meant.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
-    let (ttl, lease) = (config.leadership.lease_ttl, config.executors.lease_ttl);
+    let lease = config.executors.lease_ttl;
+    // How long a leader may be silent before another one is elected. Beside SQLite one that crashes is replaced at once.
+    let (key, silence) = match config.persistence.kind {
+        StoreKind::Sqlite => ("leadership.host.grace", config.leadership.host.grace),
+        StoreKind::Postgres | StoreKind::Etcd => ("leadership.lease_ttl", config.leadership.lease_ttl),
+    };
     let mut warnings = Vec::new();
-    // Clients renew at a third: what is left of a lease when a leader crashes can be as little as two thirds. On SQLite no other
-    // process waits to lead, so nothing follows from the leadership's time.
-    if config.persistence.kind != StoreKind::Sqlite && lease.saturating_mul(2) / 3 <= ttl.saturating_add(Duration::from_secs(2)) {
+    // Clients renew at a third: what is left of a lease when a leader fails can be as little as two thirds.
+    if lease.saturating_mul(2) / 3 <= silence.saturating_add(Duration::from_secs(2)) {
         warnings.push(format!(
-            "executors.lease_ttl = {} is short beside leadership.lease_ttl = {}: two thirds of it should be above the latter + 2s, \
+            "executors.lease_ttl = {} is short beside {key} = {}: two thirds of it should be above the latter + 2s, \
              or executors may lose their leases while a new leader is being elected",
             text(lease),
-            text(ttl)
+            text(silence)
         ));
     }
     warnings

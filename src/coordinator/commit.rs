@@ -13,7 +13,7 @@ use crate::coordinator::Error;
 use crate::election::Belief;
 use crate::metrics::{CommitOutcome, Metrics};
 use crate::store::{self, Store};
-use crate::types::Revision;
+use crate::types::{BootInstant, Revision};
 
 /// The pause before an unsettled commit is sent again; doubles up to the second value.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -24,11 +24,13 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// nothing: the first copy may land at any moment, so the identical commit is sent again until the store says what became of it.
 ///
 /// # Errors
-/// The fence refused it, the belief's deadline passed before it was settled, or the stored state is not what it should be.
+/// The fence refused it; the belief's deadline passed before it was settled; the store takes no commit and it is past `give_up`; or the
+/// stored state is not what it should be.
 pub(super) async fn settle(
     store: Arc<dyn Store>,
     fence: Fence,
     belief: Belief,
+    give_up: BootInstant,
     metrics: Arc<Metrics>,
     expected: Option<Revision>,
     changes: Changes,
@@ -42,6 +44,10 @@ pub(super) async fn settle(
                 metrics.committed(CommitOutcome::Landed);
                 metrics.store_answered(clock::unix_ms() / 1000);
                 break Ok(Event::Committed { revision });
+            }
+            Err(error @ (store::Error::Unavailable { .. } | store::Error::OutcomeUnknown { .. })) if clock::now() >= give_up => {
+                metrics.committed(CommitOutcome::Failed);
+                break Err(Error::StoreGone(error));
             }
             Err(error @ store::Error::Unavailable { .. }) if !open => {
                 metrics.committed(CommitOutcome::Failed);
@@ -123,12 +129,20 @@ mod tests {
     }
 
     async fn settled(answers: Vec<Result<Revision, store::Error>>, belief: Belief) -> (Result<Event, Error>, Arc<Scripted>) {
+        settled_until(clock::now().after(Duration::from_secs(600)), answers, belief).await
+    }
+
+    async fn settled_until(
+        give_up: BootInstant,
+        answers: Vec<Result<Revision, store::Error>>,
+        belief: Belief,
+    ) -> (Result<Event, Error>, Arc<Scripted>) {
         let store = Arc::new(Scripted { answers: Mutex::new(answers.into()), ..Scripted::default() });
         let fence = Fence::Sql { number: 1, token: Token(1) };
         let metrics = Arc::new(Metrics::new().unwrap());
         let changes = snapshot(3, 1, 1).state.changes_since(None);
         let expected = Some(Revision(4));
-        let outcome = settle(Arc::<Scripted>::clone(&store), fence, belief, metrics, expected, changes).await;
+        let outcome = settle(Arc::<Scripted>::clone(&store), fence, belief, give_up, metrics, expected, changes).await;
         (outcome, store)
     }
 
@@ -166,5 +180,17 @@ mod tests {
         let (outcome, store) = settled(vec![Err(unknown()), Ok(Revision(5))], Belief::Until(deadline)).await;
         assert!(matches!(outcome, Err(Error::Expired)));
         assert_eq!(store.sent.lock().unwrap().len(), 1);
+    }
+
+    /// On SQLite the leadership does not end with the store: without an end of its own a leader over a full disk would lead for ever.
+    #[tokio::test]
+    async fn a_store_that_takes_nothing_for_too_long_is_given_up() {
+        for error in [unavailable(), unknown()] {
+            let (outcome, store) = settled_until(clock::now(), vec![Err(error), Ok(Revision(5))], Belief::WhileAlive).await;
+            assert!(matches!(outcome, Err(Error::StoreGone(_))), "{outcome:?}");
+            assert_eq!(store.sent.lock().unwrap().len(), 1);
+        }
+        let (outcome, _) = settled_until(clock::now(), vec![Ok(Revision(5))], Belief::WhileAlive).await;
+        assert_eq!(outcome.unwrap(), Event::Committed { revision: Revision(5) }, "it is never too late for an answer");
     }
 }

@@ -101,6 +101,9 @@ pub enum Error {
     /// The store holds something that it must not.
     #[error("the store failed")]
     Store(#[source] store::Error),
+    /// The store has taken no commit for as long as a leader bears with that.
+    #[error("the store has taken no commit for too long")]
+    StoreGone(#[source] store::Error),
     /// The link or the probe of an executor ended.
     #[error("a task that serves an executor ended")]
     Executors(#[source] tokio::task::JoinError),
@@ -158,6 +161,8 @@ pub struct Parts {
     pub fence: Fence,
     /// Until when the leadership may be believed in (L4).
     pub belief: Belief,
+    /// How long commits may fail, without one that lands in between, before the leadership ends (see [`Error::StoreGone`]).
+    pub store_patience: Duration,
     /// Beaten at every turn, so that whoever keeps the leadership alive sees that somebody acts on it.
     pub pulse: Pulse,
     /// From the API.
@@ -181,6 +186,8 @@ struct Coordinator {
     waiting: HashMap<RequestId, oneshot::Sender<Reply>>,
     next_request: u64,
     commit: Option<Commit>,
+    /// Since when commits fail without one that landed in between, and when the last one was sent or failed.
+    failing: Option<(BootInstant, BootInstant)>,
     unserved: BTreeMap<Cause, u32>,
     counted_until: BootInstant,
 }
@@ -196,6 +203,7 @@ pub async fn run(parts: Parts) -> Result<(), Error> {
         waiting: HashMap::new(),
         next_request: 0,
         commit: None,
+        failing: None,
         unserved: BTreeMap::new(),
         counted_until: clock::now(),
     };
@@ -225,7 +233,12 @@ impl Coordinator {
         let due = self.parts.engine.next_turn().max(self.counted_until.after(LEAST_REST));
         tokio::select! {
             biased;
-            settled = settled(&mut self.commit) => batch.push(settled?),
+            settled = settled(&mut self.commit) => {
+                let event = settled?;
+                let failed = matches!(event, Event::CommitFailed);
+                self.failing = self.failing.filter(|_| failed).map(|(since, _)| (since, clock::now()));
+                batch.push(event);
+            }
             error = self.parts.executors.failed() => return Err(Error::Executors(error)),
             Some(report) = self.parts.reports.recv() => batch.push(report),
             Some((call, reply)) = self.parts.calls.0.recv() => batch.push(self.admit(call, reply)),
@@ -273,7 +286,8 @@ impl Coordinator {
                     let Parts { store, fence, belief, metrics, .. } = &self.parts;
                     let (store, metrics) = (Arc::clone(store), Arc::clone(metrics));
                     let (fence, belief) = (fence.clone(), belief.clone());
-                    self.commit = Some(Box::pin(commit::settle(store, fence, belief, metrics, expected, changes)));
+                    let give_up = self.give_up();
+                    self.commit = Some(Box::pin(commit::settle(store, fence, belief, give_up, metrics, expected, changes)));
                 }
                 Command::Publish(snapshot) => {
                     self.parts.metrics.version(snapshot.version);
@@ -294,6 +308,14 @@ impl Coordinator {
                 }
             }
         }
+    }
+
+    /// When a commit that is sent now is not tried again. A failure of long ago says nothing about the time since.
+    fn give_up(&mut self) -> BootInstant {
+        let (now, patience) = (clock::now(), self.parts.store_patience);
+        let since = self.failing.filter(|(_, last)| now.since(*last) < patience / 2).map_or(now, |(since, _)| since);
+        self.failing = Some((since, now));
+        since.after(patience)
     }
 
     /// Brings the gauges up to date, and adds up shard-seconds: since the last turn things stood as that turn left them.

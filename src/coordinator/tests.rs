@@ -82,6 +82,7 @@ impl Leader {
             store: Arc::new(Scripted(commits)),
             fence: Fence::Sql { number: 1, token: Token(1) },
             belief: Belief::WhileAlive,
+            store_patience: Duration::from_secs(600),
             pulse: crate::election::Pulse::new(),
             calls,
             reports: reported,

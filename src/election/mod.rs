@@ -33,7 +33,8 @@ pub struct Leadership {
 pub enum Belief {
     /// As long as the process lives: the operating system keeps the lock.
     WhileAlive,
-    /// Until the instant in the channel, which renewals move; counted from the *send* of the last acknowledged renewal.
+    /// Until the instant in the channel, which renewals move; counted from the *send* of the last acknowledged renewal, or from the last
+    /// beat. It may be moved on after it has passed: nobody had taken the leadership meanwhile.
     Until(watch::Receiver<BootInstant>),
 }
 
@@ -89,7 +90,7 @@ pub enum Lost {
 /// Why a campaign ended without a leadership.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another process has it, and this kind of leadership cannot be waited for.
+    /// Another process has it, and this campaign was not to wait (see [`Patience`]).
     #[error("{what} is held by {holder}")]
     HeldElsewhere {
         /// What is held.
@@ -105,6 +106,9 @@ pub enum Error {
         /// Why it failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What it was opened on is no longer what is found at its place: whoever goes on has to open it anew.
+    #[error("the campaign is about something that is gone: {0}")]
+    Displaced(String),
     /// The campaign was asked to end.
     #[error("the campaign was asked to end")]
     Cancelled,
@@ -166,8 +170,8 @@ pub enum Patience {
 /// A place where a leadership can be won.
 #[async_trait::async_trait]
 pub trait Election: Send + Sync {
-    /// Waits until this process leads, or `shutdown` is cancelled. An election that cannot be waited for fails at once and names
-    /// the holder.
+    /// Waits until this process leads, or `shutdown` is cancelled. One that is not to wait fails at once where another process leads, and
+    /// names it.
     async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error>;
 
     /// Who leads, by its own description, as far as a campaign that waits here has seen; `None` where nobody ever waits.

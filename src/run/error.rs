@@ -79,6 +79,7 @@ impl From<coordinator::Error> for Error {
         match error {
             coordinator::Error::LeadershipLost | coordinator::Error::Expired => Error::LeadershipLost(error.into()),
             coordinator::Error::Store(source) => Error::Store { doing: "committing", source },
+            coordinator::Error::StoreGone(source) => Error::Store { doing: "committing, over and over", source },
             coordinator::Error::Executors(source) => Error::Task { name: "executor link", source: source.into() },
         }
     }

@@ -19,6 +19,7 @@ mod observe;
 mod replicas;
 mod requests;
 mod slow;
+mod standby;
 mod story;
 #[path = "../support/mod.rs"]
 mod support;

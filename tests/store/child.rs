@@ -26,6 +26,9 @@ fn child() {
         "flipped_file" => crate::crash::flipped_file_child(&path),
         "read_only" => crate::sqlite::read_only_child(&path),
         "lead" => crate::host::child(&path),
+        "lead_shortly" => crate::standby::leading_child(&path, false),
+        "lead_in_commit" => crate::standby::leading_child(&path, true),
+        "stand_by" => crate::standby::waiting_child(&path),
         _ => panic!("there is no role {role:?}"),
     }
 }

@@ -16,5 +16,6 @@ mod postgres_faults;
 mod postgres_server;
 mod sample;
 mod sqlite;
+mod standby;
 #[path = "../support/mod.rs"]
 mod support;

@@ -85,7 +85,7 @@ impl HostElection {
     async fn compete(&self) -> Result<Leadership, Error> {
         loop {
             if let Some(reason) = self.database.displaced() {
-                return Err(store_error("campaigning beside the database", reason));
+                return Err(Error::Displaced(reason));
             }
             let path = leader_file(self.database.path());
             // Making the file may wait for the disk, and for another process that is at it.
@@ -93,10 +93,7 @@ impl HostElection {
             let cell = cell.map_err(|error| store_error("opening the leader cell", error))?;
             let cell = Arc::new(cell.map_err(|error| store_error("opening the leader cell", error))?);
             let bell = Bell::on(&cell);
-            let Some((claim, vacancy)) = self.win(&cell, &bell).await? else {
-                warn!("the leader cell {} was deleted or replaced; it is opened anew", cell.path().display());
-                continue;
-            };
+            let Some((claim, vacancy)) = self.win(&cell, &bell).await? else { continue };
             if let Some(leadership) = self.take_office(Claimed { cell, claim }, bell, vacancy).await? {
                 return Ok(leadership);
             }

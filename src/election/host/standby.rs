@@ -76,13 +76,14 @@ enum Woken {
 }
 
 impl HostElection {
-    /// Waits until this process has claimed the cell. `None`: the cell is no longer the one at its path.
+    /// Waits until this process has claimed the cell. `None`: cell or database is no longer the one at its path.
     pub(super) async fn win(&self, cell: &LeaderCell, bell: &Bell) -> Result<Option<(Claim, Vacancy)>, Error> {
         let own = std::process::id();
         let mut vigil = Vigil { tick: cell.global_tick(), next_look: Instant::now() + self.options.tick, announced: None };
         loop {
             bell.quiet();
-            if cell.displaced().is_some() {
+            if let Some(reason) = self.displaced(cell) {
+                warn!(reason, "what this standby waits beside is opened anew");
                 return Ok(None);
             }
             match cell.try_claim(own, u64::MAX) {
@@ -119,7 +120,7 @@ impl HostElection {
                 () = sleep_until(vigil.next_look) => {}
             }
             vigil.next_look = Instant::now() + self.options.tick;
-            if cell.displaced().is_some() {
+            if self.displaced(cell).is_some() {
                 return Woken::Changed;
             }
             vigil.tick = cell.tick_after(vigil.tick);
@@ -165,6 +166,10 @@ impl HostElection {
             // It beats again; or another standby was faster.
             _ => None,
         }
+    }
+
+    fn displaced(&self, cell: &LeaderCell) -> Option<String> {
+        cell.displaced().or_else(|| self.database.displaced())
     }
 
     fn announce(&self, leader: &Leader, vigil: &mut Vigil) {

@@ -46,6 +46,12 @@ fn own() -> u32 {
     std::process::id()
 }
 
+fn tick(cell: &LeaderCell, times: u32) {
+    for _ in 0..times {
+        cell.tick();
+    }
+}
+
 #[track_caller]
 fn won(claimed: Result<Claimed, Refused>, by: Vacancy) -> Claim {
     match claimed {
@@ -199,7 +205,7 @@ fn a_pid_of_another_namespace_says_nothing() {
     set(&cell, claim, 1);
     cell.write_origin(claim, Origin { started: 1, namespace: !origin.namespace, ..origin });
     held(cell.try_claim(own(), 5));
-    (0..6).for_each(|_| drop(cell.tick()));
+    tick(&cell, 6);
     won(cell.try_claim(own(), 5), Vacancy::Hung);
 }
 
@@ -214,7 +220,7 @@ fn a_heartbeat_counts_as_standing_still_only_beyond_the_grace() {
         held(cell.try_claim(own(), 5));
     }
     cell.beat(claim).unwrap();
-    (0..5).for_each(|_| drop(cell.tick()));
+    tick(&cell, 5);
     assert_eq!(held(cell.try_claim(own(), 5)).ticks_behind, 5);
     cell.tick();
     held(cell.try_claim(own(), NEVER));
@@ -231,13 +237,13 @@ fn a_claimant_that_dies_right_after_its_swap_blocks_nobody_for_longer_than_the_g
     let mut dead = Sleeper::start();
     let before = won(cell.try_claim(own(), NEVER), Vacancy::Empty);
     cell.describe(before, "the one before");
-    (0..20).for_each(|_| drop(cell.tick()));
+    tick(&cell, 20);
     let silent = Claim::of(dead.pid(), before.term() + 1);
     cell.page().owner.0.store(silent.0, Ordering::SeqCst);
     // While its process lives it is not blamed for the heartbeat of the one before.
     let leader = held(cell.try_claim(own(), 5));
     assert_eq!((leader.origin, leader.text, leader.ticks_behind), (None, None, 0));
-    (0..5).for_each(|_| drop(cell.tick()));
+    tick(&cell, 5);
     held(cell.try_claim(own(), 5));
     cell.tick();
     let next = won(cell.try_claim(own(), 5), Vacancy::Hung);
@@ -254,7 +260,7 @@ fn what_is_written_late_for_an_earlier_term_counts_as_not_known() {
     let place = Place::new();
     let cell = place.cell();
     let first = won(cell.try_claim(own(), NEVER), Vacancy::Empty);
-    (0..9).for_each(|_| drop(cell.tick()));
+    tick(&cell, 9);
     cell.step_down(first).unwrap();
     let second = won(cell.try_claim(own(), NEVER), Vacancy::Empty);
     cell.describe(second, "the second");
