@@ -4,6 +4,9 @@
 
 mod keeping;
 mod members;
+mod postgres_keeping;
+mod postgres_queue;
+mod postgres_rig;
 mod postgres_server;
 mod queue;
 mod rig;
