@@ -21,7 +21,8 @@ use crate::config::{self, Secret};
 
 mod schema;
 
-/// What we need and older ones lack: that the server notices within a set time that a client is gone (`tcp_user_timeout`).
+/// Older ones lack what we need: `tcp_user_timeout`, by which a server notices in time that a client is gone, and CTEs that are
+/// evaluated by themselves (`MATERIALIZED`).
 const LEAST_VERSION: i32 = 120_000;
 
 /// What a URL may say besides the place, the user and the password. A mistyped name would be ignored, and logged with its value.
@@ -116,7 +117,7 @@ fn readable(key: &'static str, path: &PathBuf) -> Result<(), Invalid> {
 ///
 /// A lock is waited for half of a request's time and a statement may take three quarters: its failure is then known before the request's
 /// time is over. Whoever is idle in a transaction is no request of ours that still goes on.
-fn session(schema: &str, request_timeout: Duration) -> [(&'static str, String); 11] {
+fn session(schema: &str, request_timeout: Duration) -> [(&'static str, String); 10] {
     let ms = |duration: Duration| duration.as_millis().clamp(1, i32::MAX as u128).to_string();
     let seconds = request_timeout.as_secs().clamp(1, 3600).to_string();
     [
@@ -132,7 +133,6 @@ fn session(schema: &str, request_timeout: Duration) -> [(&'static str, String); 
         ("tcp_keepalives_count", "3".to_owned()),
         ("tcp_user_timeout", ms(request_timeout)),
         ("client_min_messages", "warning".to_owned()),
-        ("extra_float_digits", "2".to_owned()),
     ]
 }
 

@@ -1,4 +1,5 @@
-//! The stores: what a record is, what every store promises, what SQLite adds, and who leads a database file.
+//! The stores: what a record is, what every store promises, what SQLite, etcd and PostgreSQL add, and who leads a
+//! database file.
 //!
 //! `conformance` is one suite for all stores. A new store joins with a harness and one line.
 
