@@ -30,13 +30,21 @@ struct Manager {
 
 impl Manager {
     fn start(database: &Path, sets: &[&str]) -> Manager {
+        Manager::start_as(false, database, sets)
+    }
+
+    fn start_as(embedded: bool, database: &Path, sets: &[&str]) -> Manager {
         let database = format!("persistence.sqlite.path={}", database.display());
         let defaults = ["grpc.listen=127.0.0.1:0", "http.listen=127.0.0.1:0", "number_of_shards=8", &database];
         let sets = defaults.iter().chain(sets).map(|set| (*set).to_owned()).collect();
         let (config, _) = Config::load(&Sources { file: None, env: Vec::new(), sets }).unwrap();
         let shutdown = CancellationToken::new();
         let (addresses, known) = watch::channel(Addresses::default());
-        let deployment = Deployment::Standalone { shutdown: shutdown.clone() };
+        let deployment = if embedded {
+            Deployment::Embedded { shutdown: shutdown.clone() }
+        } else {
+            Deployment::Standalone { shutdown: shutdown.clone() }
+        };
         Manager { shutdown, addresses: known, ended: tokio::spawn(run_observed(config, deployment, addresses)) }
     }
 
@@ -160,17 +168,37 @@ async fn another_shard_count_than_the_stored_one_is_refused_with_both() {
 }
 
 #[tokio::test]
-async fn a_second_manager_on_the_database_is_refused_and_the_first_goes_on() {
+async fn a_second_manager_within_another_process_is_refused_and_the_first_goes_on() {
     let directory = TempDir::new().unwrap();
     let database = directory.path().join("state.db");
     let mut first = Manager::start(&database, &[]);
     first.grpc().await;
-    let error = Manager::start(&database, &[]).ended().await.unwrap_err();
+    let error = Manager::start_as(true, &database, &[]).ended().await.unwrap_err();
     assert_eq!(error.exit_code(), 5);
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains(&std::process::id().to_string()), "{cause}");
     assert_eq!(first.get("/readyz").await.0, 200);
     first.stop().await;
+    // Where nobody leads, it leads.
+    let mut second = Manager::start_as(true, &database, &[]);
+    second.grpc().await;
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_manager_on_the_database_waits_and_leads_after_the_first() {
+    let directory = TempDir::new().unwrap();
+    let database = directory.path().join("state.db");
+    let mut first = Manager::start(&database, &[]);
+    first.grpc().await;
+    let mut second = Manager::start(&database, &[]);
+    let deadline = Instant::now() + SOON;
+    while second.get("/readyz").await != (503, "{\"reason\":\"standby\"}".to_owned()) {
+        assert!(Instant::now() < deadline, "it does not wait");
+    }
+    first.stop().await;
+    second.grpc().await;
+    second.stop().await;
 }
 
 #[tokio::test]

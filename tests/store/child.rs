@@ -28,6 +28,7 @@ fn child() {
         "lead" => crate::host::child(&path),
         "lead_shortly" => crate::standby::leading_child(&path, false),
         "lead_in_commit" => crate::standby::leading_child(&path, true),
+        "look_at_cell" => crate::standby::looking_child(&path),
         "stand_by" => crate::standby::waiting_child(&path),
         _ => panic!("there is no role {role:?}"),
     }

@@ -1,6 +1,8 @@
 //! Standbys beside a database file whose leader is killed, stopped, or steps down. Leaders and standbys that are to be broken are real
 //! processes.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -259,7 +261,52 @@ async fn leader_and_standby_are_stopped_together_and_the_leader_goes_on() {
     assert_eq!(standby.line().as_deref(), Some("leads"));
 }
 
-/// With nobody who waits a leader may be stopped for as long as it likes. Until it beats again it does not believe in itself.
+/// Opens the cell, and says what came of it.
+pub fn looking_child(path: &Path) {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".leader");
+    match LeaderCell::create(Path::new(&name)) {
+        Ok(_) => child::say("opened"),
+        Err(error) => child::say(format!("{error}: {}", error.why)),
+    }
+}
+
+/// Two users: the file of one, who did not mean to share it, is refused to the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cell_of_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let file = File::new();
+    election(&file.path(), options()).await.campaign(&CancellationToken::new()).await.unwrap().release().await.unwrap();
+    std::fs::set_permissions(file.directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let said = Process::start_as_nobody("look_at_cell", &file.path()).line().unwrap();
+    assert!(said.contains("test.db.leader cannot be used: every process that may lead must be able to"), "{said}");
+}
+
+/// Two users who share the file: the leader of one hangs, and the other must not kill it. It takes over all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_of_another_user_is_not_killed() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let file = File::new();
+    let mut leader = Process::start("lead_shortly", &file.path());
+    drawn(&mut leader);
+    std::fs::set_permissions(file.directory.path(), Permissions::from_mode(0o777)).unwrap();
+    for entry in std::fs::read_dir(file.directory.path()).unwrap() {
+        std::fs::set_permissions(entry.unwrap().path(), Permissions::from_mode(0o666)).unwrap();
+    }
+    let mut standby = Process::start_as_nobody("stand_by", &file.path());
+    assert_eq!(standby.line().as_deref(), Some("waits"));
+    stop(&leader).await;
+    assert_eq!(standby.line().as_deref(), Some("leads"));
+    assert_eq!(state(&leader), Some('T'));
+    signal(&leader, Signal::CONT);
+    assert!(leader.line().unwrap().contains("was taken away"));
+}
+
+/// The task that beats is healthy, and beats for nobody: the leadership ends with its grace.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_coordinator_hangs_stops_believing_and_gives_up() {
     let file = File::new();

@@ -86,7 +86,7 @@ const _: () = assert!(size_of::<Page>() as u64 <= BELL);
 
 /// Why a file cannot be used as a cell.
 #[derive(Debug, thiserror::Error)]
-#[error("the leader cell {path} cannot be used: {why}")]
+#[error("the leader cell {path} cannot be used")]
 pub struct Error {
     /// The file.
     pub path: PathBuf,
@@ -98,8 +98,11 @@ pub struct Error {
 /// See [`Error`].
 #[derive(Debug, thiserror::Error)]
 pub enum Reason {
-    /// The operating system refused: no permission (every process that may lead must be able to read and write it), no space, ...
-    #[error("{0}")]
+    /// It belongs to another user, and not to this one.
+    #[error("every process that may lead must be able to read and write it")]
+    Permission(#[source] io::Error),
+    /// The operating system refused otherwise: no space, no such directory, ...
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// A directory, a symbolic link, a device: the cell must be a file of its own.
     #[error("it is {0}; it must be a regular file")]
@@ -551,6 +554,7 @@ fn open(path: &Path, make: bool) -> Result<File, Reason> {
     opened.map_err(|error| match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::LOOP) => Reason::Kind("a symbolic link"),
         Some(rustix::io::Errno::ISDIR) => Reason::Kind("a directory"),
+        Some(rustix::io::Errno::ACCESS) => Reason::Permission(error),
         _ => Reason::Io(error),
     })
 }

@@ -342,7 +342,8 @@ fn what_is_no_cell_is_refused_and_left_alone() {
         bytes[8..16].copy_from_slice(&version.to_ne_bytes());
         bytes
     };
-    let cases: [(Vec<u8>, fn(&Reason) -> bool); 7] = [
+    type Is = fn(&Reason) -> bool;
+    let cases: [(Vec<u8>, Is); 7] = [
         (b"4711\nprocess 4711 on a host\n".to_vec(), |why| matches!(why, Reason::Length(28))),
         (page(MAGIC, VERSION)[..4095].to_vec(), |why| matches!(why, Reason::Length(4095))),
         (page(MAGIC, VERSION)[..3].to_vec(), |why| matches!(why, Reason::Length(3))),
