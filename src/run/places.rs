@@ -9,14 +9,17 @@ use tracing::info;
 use super::Error;
 use crate::assignment::Engine;
 use crate::backend::etcd::{Members, Settings};
+use crate::backend::postgres;
 use crate::backend::sqlite::Database;
 use crate::config::{Config, StoreKind};
 use crate::election::etcd::{EtcdElection, Options};
-use crate::election::host::{self, HostElection};
-use crate::election::{Election, Patience, Pulse};
+use crate::election::host::HostElection;
+use crate::election::postgres::PostgresElection;
+use crate::election::{self, Election, Patience, Pulse};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::etcd::EtcdStore;
+use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
 
 /// How often a standby says who leads.
@@ -44,29 +47,21 @@ pub(super) async fn open(
     patience: Patience,
 ) -> Result<(Places, Close), Error> {
     let persistence = &config.persistence;
+    let refused = |error: &dyn std::error::Error| Error::Configuration(with_causes(error));
     let pulse = Pulse::new();
     let (places, close): (Places, Close) = match persistence.kind {
         StoreKind::Sqlite => {
             let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
             let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
-            let (host, counted) = (&config.leadership.host, Arc::clone(metrics));
-            let options = host::Options {
-                tick: host.tick,
-                grace: host.grace,
-                kill_hung: host.kill_hung,
-                patience,
-                holder: identity.to_owned(),
-                pulse: pulse.clone(),
-                announce_every: ANNOUNCE_EVERY,
-                on_failure: Arc::new(move || counted.campaign_failed()),
+            let places = Places {
+                store: Arc::new(SqliteStore::new(Arc::clone(&database))),
+                election: Arc::new(HostElection::new(Arc::clone(&database), identity)),
+                pulse,
             };
-            let store = Arc::new(SqliteStore::new(Arc::clone(&database)));
-            let places = Places { store, election: Arc::new(HostElection::new(Arc::clone(&database), options)), pulse };
             (places, Box::pin(async move { database.close().await }))
         }
         StoreKind::Etcd => {
             let etcd = &persistence.etcd;
-            let refused = |error: &dyn std::error::Error| Error::Configuration(with_causes(error));
             let settings = Settings::from_config(etcd, persistence.request_timeout).map_err(|error| refused(&error))?;
             // Each has connections of its own, so that no commit holds up a renewal.
             let members = || Members::new(&settings).map(Arc::new).map_err(|error| refused(&error));
@@ -86,12 +81,11 @@ pub(super) async fn open(
             (Places { store, election: Arc::new(election), pulse }, Box::pin(async {}))
         }
         StoreKind::Postgres => {
-            let refused = |error: &dyn std::error::Error| Error::Configuration(with_causes(error));
-            let settings = crate::backend::postgres::Settings::from_config(&persistence.postgres, persistence.request_timeout)
-                .map_err(|error| refused(&error))?;
-            let server = crate::backend::postgres::Server::new(settings);
+            let settings = postgres::Settings::from_config(&persistence.postgres, persistence.request_timeout);
+            // Nothing is pooled: one server gives each the connections that it needs, so that no commit holds up a renewal.
+            let server = postgres::Server::new(settings.map_err(|error| refused(&error))?);
             let counted = Arc::clone(metrics);
-            let options = crate::election::postgres::Options {
+            let options = election::postgres::Options {
                 ttl: config.leadership.lease_ttl,
                 holder: identity.to_owned(),
                 pulse: pulse.clone(),
@@ -99,9 +93,9 @@ pub(super) async fn open(
                 announce_every: ANNOUNCE_EVERY,
                 on_failure: Arc::new(move || counted.campaign_failed()),
             };
-            let election = crate::election::postgres::PostgresElection::new(Arc::clone(&server), options)
-                .map_err(|error| refused(&error))?;
-            let store = Arc::new(crate::store::postgres::PostgresStore::new(server));
+            let election = PostgresElection::new(Arc::clone(&server), options).map_err(|error| refused(&error))?;
+            info!(schema = server.schema(), "the state is in PostgreSQL");
+            let store = Arc::new(PostgresStore::new(server));
             let closing = Arc::clone(&store);
             (Places { store, election: Arc::new(election), pulse }, Box::pin(async move { closing.close().await }))
         }

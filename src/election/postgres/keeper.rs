@@ -16,7 +16,7 @@ use crate::election::Lost;
 use crate::election::tenure::Tenure;
 use crate::types::{BootInstant, Token};
 
-/// From one attempt that failed to the next.
+/// From an attempt that failed to the next: the first pause. It doubles up to a quarter of the interval.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Renews one leadership. A renewal is itself the look whether the row is still the own one: it never writes on the word of a read.
@@ -53,6 +53,7 @@ impl Keeper {
     async fn keep(&self, sent: BootInstant, connection: &mut Option<PgConnection>) -> Lost {
         let interval = self.tenure.interval();
         let (mut next, mut last) = (sent.after(interval), "no renewal was sent yet".to_owned());
+        let mut pause = RECONNECT_PAUSE;
         loop {
             let renewal = async {
                 clock::sleep_until(next).await;
@@ -71,6 +72,7 @@ impl Keeper {
                 Ok(Some(sent)) => {
                     self.tenure.acknowledged(sent);
                     next = sent.after(interval);
+                    pause = RECONNECT_PAUSE;
                 }
                 Ok(None) => {
                     let why = "the leader row is another leadership's, or over by the database's clock, or gone";
@@ -80,7 +82,8 @@ impl Keeper {
                     warn!(error = &*error as &dyn std::error::Error, "the leadership is not being renewed; connecting again");
                     let causes = std::iter::successors(error.source(), |cause| cause.source());
                     last = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-                    next = clock::now().after(RECONNECT_PAUSE);
+                    next = clock::now().after(pause);
+                    pause = (pause * 2).min(interval / 4);
                 }
             }
         }
