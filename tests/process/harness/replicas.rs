@@ -82,8 +82,8 @@ impl<P: Place> Replicas<P> {
         let now = self.cluster.at_rest(&["a", "b"]).await;
         assert_eq!(now.shards, rest.table.shards, "owners, incarnations and epochs");
         assert_eq!(now.cluster_id, rest.table.cluster_id);
-        for executor in &rest.executors {
-            let before = executor.lease_until();
+        let before: Vec<u64> = rest.executors.iter().map(Executor::lease_until).collect();
+        for (executor, before) in rest.executors.iter().zip(before) {
             let renewed = async || (executor.lease_until() > before).then_some(());
             poll_until("it renews its lease", PATIENCE, renewed).await;
             assert_eq!(executor.changes_since(rest.since), [], "{} started or stopped something", executor.id);
