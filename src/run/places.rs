@@ -53,11 +53,19 @@ pub(super) async fn open(
         StoreKind::Sqlite => {
             let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
             let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
-            let places = Places {
-                store: Arc::new(SqliteStore::new(Arc::clone(&database))),
-                election: Arc::new(HostElection::new(Arc::clone(&database), identity)),
-                pulse,
+            let (host, counted) = (&config.leadership.host, Arc::clone(metrics));
+            let options = election::host::Options {
+                tick: host.tick,
+                grace: host.grace,
+                kill_hung: host.kill_hung,
+                patience,
+                holder: identity.to_owned(),
+                pulse: pulse.clone(),
+                announce_every: ANNOUNCE_EVERY,
+                on_failure: Arc::new(move || counted.campaign_failed()),
             };
+            let store = Arc::new(SqliteStore::new(Arc::clone(&database)));
+            let places = Places { store, election: Arc::new(HostElection::new(Arc::clone(&database), options)), pulse };
             (places, Box::pin(async move { database.close().await }))
         }
         StoreKind::Etcd => {
