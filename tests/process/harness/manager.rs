@@ -126,6 +126,13 @@ impl Manager {
         *self = Manager::start_at(self.grpc, self.http, store.clone(), self.settings.clone()).await;
     }
 
+    /// The same for one that may have to wait for its turn; waits until it answers on HTTP.
+    pub async fn restart_as_standby(&mut self) {
+        self.child.kill();
+        self.child = Manager::spawn(self.grpc, self.http, &self.store, &self.settings);
+        self.child.announced("HTTP listening on ").await;
+    }
+
     /// SIGTERM; the exit code.
     pub async fn stop(&mut self) -> Option<i32> {
         self.child.stop(PATIENCE).await.0

@@ -5,6 +5,7 @@ mod cluster;
 mod executor;
 mod fake;
 mod manager;
+mod places;
 mod proxy;
 mod replicas;
 
@@ -15,6 +16,8 @@ pub use cluster::{Cluster, Table};
 pub use executor::Executor;
 pub use fake::Fake;
 pub use manager::{Manager, Store};
+pub use places::{Networked, OnEtcd, OnOneHost, OnPostgres, Place};
+pub(crate) use places::{on_every_network, on_every_store, on_store};
 pub use proxy::{Direction, Proxy};
 pub use replicas::{Replicas, TTL};
 

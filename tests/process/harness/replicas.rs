@@ -1,27 +1,20 @@
-//! Several managers over one etcd: one leads, the others stand by.
+//! Several managers over one store: one leads, the others stand by.
 
 use std::time::Duration;
 
-use etcd_client::KeyValue;
-
-use super::{Cluster, Executor, Manager, PATIENCE, Store, Table, boot_ns, poll_until};
-use crate::support::etcd::Etcd;
-use crate::support::proxy;
+use super::{Cluster, Executor, Manager, PATIENCE, Place, Table, boot_ns, poll_until};
 
 /// Of the leadership, unless a scenario sets another. It is the shortest that there is.
 pub const TTL: Duration = Duration::from_secs(2);
 
-const PREFIX: &str = "/test/";
-
 /// See the module. `cluster.manager` is the leader, or was when the scenario last looked.
-pub struct Replicas {
-    // Before etcd, so that processes end first.
+pub struct Replicas<P> {
+    // Before the place, so that processes end first.
     pub cluster: Cluster,
-    /// In the order in which they wait.
+    /// In the order in which they began to wait.
     pub standbys: Vec<Manager>,
-    /// Between the first leader and etcd.
-    pub proxy: proxy::Proxy,
-    pub etcd: Etcd,
+    pub place: P,
+    settings: Vec<String>,
 }
 
 /// What must not change for executors while replicas come and go.
@@ -31,81 +24,42 @@ pub struct Rest {
     executors: Vec<Executor>,
 }
 
-impl Replicas {
-    /// As many as that over one etcd server. Executors outlive a succession by their leases.
-    pub async fn start(replicas: usize, settings: &[&str]) -> Replicas {
-        let etcd = Etcd::single().await;
-        let proxy = proxy::Proxy::to(etcd.members[0].client).await;
-        let leaders = proxy.endpoint();
-        Replicas::over(etcd, proxy, leaders, replicas, settings).await
+impl<P: Place> Replicas<P> {
+    /// As many as that at a new place. Executors outlive a succession by their leases.
+    pub async fn start(replicas: usize, settings: &[&str]) -> Replicas<P> {
+        Replicas::start_at(P::make().await, replicas, settings).await
     }
 
-    /// The same over three etcd servers, all of which every replica knows; nothing stands between.
-    pub async fn start_on_three_members(replicas: usize, settings: &[&str]) -> Replicas {
-        let etcd = Etcd::three().await;
-        let proxy = proxy::Proxy::to(etcd.members[0].client).await;
-        let all = etcd.endpoints().join(",");
-        Replicas::over(etcd, proxy, all, replicas, settings).await
-    }
-
-    async fn over(etcd: Etcd, proxy: proxy::Proxy, leaders: String, replicas: usize, settings: &[&str]) -> Replicas {
-        let settings = Replicas::settings(settings);
-        let store = Store::Etcd { endpoint: leaders, prefix: PREFIX.to_owned() };
+    /// The same, at this one.
+    pub async fn start_at(place: P, replicas: usize, settings: &[&str]) -> Replicas<P> {
+        let settings = P::settings(settings);
+        let store = place.leaders_store();
         let cluster = Cluster::around(Manager::start(&store, &settings).await, store);
-        let mut started = Replicas { cluster, standbys: Vec::new(), proxy, etcd };
+        let settings = settings.into_iter().map(str::to_owned).collect();
+        let mut started = Replicas { cluster, standbys: Vec::new(), place, settings };
         for _ in 1..replicas {
-            started.join(&settings).await;
+            started.join().await;
         }
         started
     }
 
-    /// The settings of each replica, overridden by these.
-    pub fn settings<'a>(settings: &[&'a str]) -> Vec<&'a str> {
-        let short = ["leadership.lease_ttl=2s", "executors.lease_ttl=6s", "executors.settle_time=300ms", "number_of_shards=64"];
-        [&short, settings].concat()
-    }
-
-    /// Where etcd is found, past the proxy.
-    pub fn store(&self) -> Store {
-        Store::Etcd { endpoint: self.etcd.endpoints().join(","), prefix: PREFIX.to_owned() }
-    }
-
-    /// One more replica; returns when it waits.
-    async fn join(&mut self, settings: &[&str]) {
-        let standby = Manager::stand(&self.store(), settings).await;
+    /// One more replica, past the proxy; returns when it waits.
+    pub async fn join(&mut self) {
+        let settings: Vec<&str> = self.settings.iter().map(String::as_str).collect();
+        let standby = Manager::stand(&self.place.store(), &settings).await;
         self.waits(&standby).await;
         self.standbys.push(standby);
     }
 
-    /// Returns when this one is in the queue.
+    /// Returns when this one waits, by what it says, and for the one that leads by what the store says.
     pub async fn waits(&self, replica: &Manager) {
-        poll_until("it is in the queue", PATIENCE, async || {
-            self.queue().await.iter().any(|it| it.contains(&replica.identity())).then_some(())
+        poll_until("it waits for the leader", PATIENCE, async || {
+            let status: serde_json::Value = serde_json::from_str(&replica.try_get("/status").await?.1).unwrap();
+            let leader = self.place.queue().await.into_iter().next()?;
+            let (waits, knows) = (status["role"] == "standby", status["leader"].as_str().is_some_and(|it| leader.contains(it)));
+            (waits && knows && self.place.has_queued(replica).await).then_some(())
         })
         .await;
-    }
-
-    /// Who leads and who waits, in their order, by what etcd holds.
-    pub async fn queue(&self) -> Vec<String> {
-        self.keys().await.iter().map(|key| String::from_utf8_lossy(key.value()).into_owned()).collect()
-    }
-
-    /// The same, as keys.
-    pub async fn keys(&self) -> Vec<KeyValue> {
-        self.etcd.keys(&format!("{PREFIX}leader/")).await
-    }
-
-    /// Deletes the key of who leads, from outside; what it was.
-    pub async fn depose(&self) -> KeyValue {
-        let first = self.keys().await.swap_remove(0);
-        self.etcd.client().await.delete(first.key(), None).await.unwrap();
-        first
-    }
-
-    /// The revision of the last write of any record of the state.
-    pub async fn written(&self) -> i64 {
-        let keys = self.etcd.keys(&format!("{PREFIX}state/")).await;
-        keys.iter().map(|key| key.mod_revision()).max().unwrap()
     }
 
     /// An executor that knows every replica.
@@ -128,8 +82,8 @@ impl Replicas {
         let now = self.cluster.at_rest(&["a", "b"]).await;
         assert_eq!(now.shards, rest.table.shards, "owners, incarnations and epochs");
         assert_eq!(now.cluster_id, rest.table.cluster_id);
-        for executor in &rest.executors {
-            let before = executor.lease_until();
+        let before: Vec<u64> = rest.executors.iter().map(Executor::lease_until).collect();
+        for (executor, before) in rest.executors.iter().zip(before) {
             let renewed = async || (executor.lease_until() > before).then_some(());
             poll_until("it renews its lease", PATIENCE, renewed).await;
             assert_eq!(executor.changes_since(rest.since), [], "{} started or stopped something", executor.id);
