@@ -18,7 +18,6 @@ mod membership;
 mod moves;
 mod observe;
 mod replicas;
-mod replicas_late;
 mod requests;
 mod slow;
 mod standby;

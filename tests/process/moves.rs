@@ -10,7 +10,8 @@ use shard_manager::transfer::document::{Content, Document, Taken};
 use shard_manager::types::{ClusterId, Epoch, Incarnation, ShardId, Slot, Term, Token};
 
 use crate::harness::{
-    Child, Cluster, Executor, Manager, PATIENCE, Replicas, Store, Table, boot_ns, free_address, poll_until, run, window,
+    Child, Cluster, Executor, Manager, OnEtcd, PATIENCE, Place, Replicas, Store, Table, boot_ns, free_address, poll_until, run,
+    window,
 };
 use crate::support::etcd::Etcd;
 use crate::support::postgres::Postgres;
@@ -149,9 +150,9 @@ async fn a_cluster_moves_there_and_back() {
 /// Everybody who waits is asked in turn; afterwards nobody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_has_its_turn_among_replicas() {
-    let mut replicas = Replicas::start(3, &["executors.lease_ttl=15s"]).await;
+    let mut replicas = Replicas::<OnEtcd>::start(3, &["executors.lease_ttl=15s"]).await;
     let _rest = replicas.at_rest().await;
-    let store = replicas.store();
+    let store = replicas.place.store();
     let managers: Vec<&Manager> = std::iter::once(&replicas.cluster.manager).chain(&replicas.standbys).collect();
     let addresses = managers.iter().map(|it| it.grpc.to_string()).collect::<Vec<_>>().join(",");
     let document = replicas.cluster.directory.path().join("x.json");
@@ -161,7 +162,7 @@ async fn an_export_has_its_turn_among_replicas() {
         assert_eq!(manager.child.exit_code(PATIENCE).await, Some(3));
         assert!(manager.child.printed().iter().any(|line| line.contains("sealed at")));
     }
-    assert_eq!(replicas.queue().await.len(), 0);
+    assert_eq!(replicas.place.queue().await.len(), 0);
     assert_eq!(read(&document).content().executors.len(), 2);
 }
 

@@ -5,6 +5,7 @@
 
 mod etcd;
 mod host;
+mod late;
 mod lost;
 mod network;
 mod postgres;

@@ -9,6 +9,7 @@ use crate::harness::{Fake, Manager, PATIENCE, Place, Replicas, on_every_store, p
 on_every_store!(
     the_leader_sleeps_past_its_ttl,
     executors_are_connected_to_a_leader_that_sleeps,
+    executors_turn_to_a_leader_that_sleeps,
     the_leader_sleeps_past_its_ttl_and_may_stand_by,
     the_leader_is_deposed,
     a_deposed_leader_may_stand_by,
@@ -62,6 +63,33 @@ async fn executors_are_connected_to_a_leader_that_sleeps<P: Place>() {
     old.child.thaw();
     assert_eq!(old.child.exit_code(PATIENCE).await, Some(4));
     replicas.still(&rest).await;
+}
+
+/// Case 61: who renews on a connection that waits to be accepted while the leader sleeps is not answered either, and nobody registers.
+async fn executors_turn_to_a_leader_that_sleeps<P: Place>() {
+    let mut replicas = Replicas::<P>::start(2, P::LET_SLEEP).await;
+    let mut known = Fake::new(&replicas.cluster.manager, "known", 1);
+    known.register().await.unwrap();
+    replicas.cluster.manager.child.freeze().await;
+    let mut old = replicas.succession(P::HANG + SLACK).await;
+    let written = replicas.place.written().await;
+    let mut calls = tokio::task::JoinSet::new();
+    for number in 0..4 {
+        // Each on a connection of its own, which the kernel has taken and nobody has accepted.
+        let (mut renews, mut registers) = (known.clone(), Fake::new(&old, &format!("new-{number}"), 2));
+        renews.client = old.client();
+        calls.spawn(async move { renews.renew().await.map(drop) });
+        calls.spawn(async move { registers.register().await.map(drop) });
+    }
+    let early = stays("nobody answers who sleeps", Duration::from_millis(200), async || calls.try_join_next().is_none());
+    early.await;
+    old.child.thaw();
+    while let Some(call) = calls.join_next().await {
+        let refused = call.unwrap().unwrap_err();
+        assert!(!refused.message().contains("Timeout expired"), "it was not answered at all: {refused}");
+    }
+    assert_eq!(old.child.exit_code(PATIENCE).await, Some(4));
+    assert_eq!(replicas.place.written().await, written, "it wrote nothing");
 }
 
 /// The process stays, waits, and leads again when it is its turn.
