@@ -108,8 +108,8 @@ async fn serve(client: TcpStream, server: SocketAddr, number: u64, network: watc
     let (client_reads, client_writes) = client.into_split();
     let (server_reads, server_writes) = server.into_split();
     tokio::select! {
-        () = pump(client_reads, server_writes, number, network.clone(), |it| it.to_server) => {}
-        () = pump(server_reads, client_writes, number, network.clone(), |it| it.to_client) => {}
+        () = pump(client_reads, server_writes, (number, generation), network.clone(), |it| it.to_server) => {}
+        () = pump(server_reads, client_writes, (number, generation), network.clone(), |it| it.to_client) => {}
         _ = state.wait_for(|it| it.generation != generation) => {}
     }
 }
@@ -118,7 +118,7 @@ async fn serve(client: TcpStream, server: SocketAddr, number: u64, network: watc
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    number: u64,
+    (number, generation): (u64, u64),
     mut network: watch::Receiver<Network>,
     way: impl Fn(&Network) -> Way,
 ) {
@@ -136,8 +136,11 @@ async fn pump(
     let writing = async {
         while let Some((at, bytes)) = due.recv().await {
             sleep_until(at).await;
-            let open = network.wait_for(|it| !way(it).black_hole && number >= it.mute_before);
-            if open.await.is_err() || to.write_all(&bytes).await.is_err() {
+            let is_dropped = |it: &Network| it.generation != generation;
+            let moves = network.wait_for(|it| is_dropped(it) || (!way(it).black_hole && number >= it.mute_before)).await;
+            // What a connection held when it was dropped is lost, also where bytes move again at once.
+            let is_open = moves.is_ok_and(|it| !is_dropped(&it));
+            if !is_open || to.write_all(&bytes).await.is_err() {
                 break;
             }
         }
