@@ -42,6 +42,7 @@ async fn a_store_is_readable_after_every_piece() {
             };
             for piece in pieces(&state, there, pages + 1, DOCUMENT) {
                 revision = Some(store.commit(&fence, revision, &piece).await.unwrap());
+                store.load().await.unwrap();
             }
             let loaded = store.load().await.unwrap().unwrap();
             assert_eq!(Content::of(&loaded.state, taken()), content);
