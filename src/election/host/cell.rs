@@ -30,38 +30,30 @@
 // The one file of this crate with unsafe code: a mapping, its end, the view of it; and descriptors that are waited on.
 #![allow(unsafe_code)]
 
-use std::fs::{File, OpenOptions};
+mod claim;
+mod file;
+
+use std::fs::File;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+pub use self::claim::{Claim, Claimed, Leader, NotHeld, Refused, Vacancy};
+use self::claim::{LOW, MAX_PID, MAX_TERM};
+use self::file::ATTEMPTS;
+pub use self::file::{Error, FILE_BYTES, Reason};
 use super::process::{Handle, Origin};
 use crate::backend::sqlite::Identity;
 
-/// The length of a cell's file.
-pub const FILE_BYTES: u64 = 4096;
-/// What the file begins with.
-const MAGIC: u64 = u64::from_ne_bytes(*b"shardldr");
-/// Of the layout above. Processes with different ones must not share a cell.
-const VERSION: u64 = 1;
 const TEXT_BYTES: usize = 512;
-const TERM_BITS: u32 = 42;
-const MAX_TERM: u64 = (1 << TERM_BITS) - 1;
-const MAX_PID: u32 = (1 << 22) - 1;
-/// Of what describes an owner: the lowest 24 bits of its term on top, 40 bits below.
-const TAG_SHIFT: u32 = 40;
-const LOW: u64 = (1 << TAG_SHIFT) - 1;
-/// How often a file is opened again that was replaced in the meantime.
-const ATTEMPTS: u32 = 100;
 
 /// A word, or a few that belong together, in cache lines of their own.
 #[repr(C, align(64))]
@@ -83,146 +75,6 @@ struct Page {
 
 const BELL: u64 = FILE_BYTES - 1;
 const _: () = assert!(size_of::<Page>() as u64 <= BELL);
-
-/// Why a file cannot be used as a cell.
-#[derive(Debug, thiserror::Error)]
-#[error("the leader cell {path} cannot be used")]
-pub struct Error {
-    /// The file.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    #[source]
-    pub why: Reason,
-}
-
-/// See [`Error`].
-#[derive(Debug, thiserror::Error)]
-pub enum Reason {
-    /// It belongs to another user, and not to this one.
-    #[error("every process that may lead must be able to read and write it")]
-    Permission(#[source] io::Error),
-    /// The operating system refused otherwise: no space, no such directory, ...
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// A directory, a symbolic link, a device: the cell must be a file of its own.
-    #[error("it is {0}; it must be a regular file")]
-    Kind(&'static str),
-    /// It was cut short, or is none of ours.
-    #[error("its length is {0} bytes; a leader cell has exactly {FILE_BYTES}. If no manager runs here, remove it")]
-    Length(u64),
-    /// It has the right length, and begins with something else.
-    #[error("it begins with {0:#018x}; a leader cell begins with {MAGIC:#018x}. If no manager runs here, remove it")]
-    Foreign(u64),
-    /// It was made by another version of this program, one of which may lead by it.
-    #[error("its version is {0}; this program knows {VERSION}. If no manager of the other version runs here, remove it")]
-    Version(u64),
-    /// It is being replaced over and over.
-    #[error("it was replaced each of the {ATTEMPTS} times that it was opened")]
-    Unstable,
-}
-
-/// A claim that was won: which leadership of the cell it is. Worth nothing once another one replaced it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim(u64);
-
-impl Claim {
-    fn of(pid: u32, term: u64) -> Claim {
-        Claim((u64::from(pid) << TERM_BITS) | (term & MAX_TERM))
-    }
-
-    /// Whose.
-    pub fn pid(self) -> u32 {
-        // 22 bits are left.
-        (self.0 >> TERM_BITS) as u32
-    }
-
-    /// The how manieth of the cell, from 1.
-    pub fn term(self) -> u64 {
-        self.0 & MAX_TERM
-    }
-
-    fn is_vacant(self) -> bool {
-        self.pid() == 0
-    }
-
-    /// What describes this claim carries this on top.
-    fn tagged(self, low: u64) -> u64 {
-        (self.term() << TAG_SHIFT) | (low & LOW)
-    }
-
-    fn describes(self, word: u64) -> bool {
-        word >> TAG_SHIFT == self.tagged(0) >> TAG_SHIFT
-    }
-}
-
-/// A claim that succeeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claimed {
-    /// Now.
-    Won(Claim, Vacancy),
-    /// This very process holds it already; perhaps another part of it.
-    Already(Claim),
-}
-
-/// Why a cell could be claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vacancy {
-    /// Nobody held it: it is new, or its last holder stepped down.
-    Empty,
-    /// Its holder is gone: no process has its pid, or one that started at another time, or the machine started anew.
-    Gone,
-    /// Its holder lives, but its heartbeat was more than the grace behind.
-    Hung,
-    /// Its holder lives and has a higher pid, and the claimant asked for that to count.
-    Preempted,
-}
-
-/// Why a claim failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// Somebody holds it and lives.
-    #[error("it is held by {0}")]
-    Held(Leader),
-    /// The claimant is not a process that could hold anything.
-    #[error("pid {pid} is refused: it must be 1 to {MAX_PID}, and of a process that runs")]
-    Claimant {
-        /// As given.
-        pid: u32,
-        /// What looking at it failed with.
-        source: Option<io::Error>,
-    },
-    /// All terms are used up. That takes longer than any machine lives; the file is damaged.
-    #[error("the cell has no term above {MAX_TERM} left; it is damaged. If no manager runs here, remove it")]
-    Exhausted,
-}
-
-/// Who held the cell at the moment of looking.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leader {
-    /// By what it holds it.
-    pub claim: Claim,
-    /// When and where its process began; `None` where that is not known (yet).
-    pub origin: Option<Origin>,
-    /// How it describes itself; `None` where it did not (yet).
-    pub text: Option<String>,
-    /// How many global ticks ago it last beat.
-    pub ticks_behind: u64,
-}
-
-impl std::fmt::Display for Leader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {}", self.claim.pid())?;
-        match &self.text {
-            Some(text) => write!(f, " ({text})"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A beat or a step-down of one who does not hold the cell any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the leader cell is not held by term {} of process {} any more", .0.term(), .0.pid())]
-pub struct NotHeld(pub Claim);
 
 /// A cell, mapped into this process. See the module.
 #[derive(Debug)]
@@ -276,15 +128,15 @@ impl LeaderCell {
     fn find(path: &Path, make: bool) -> Result<LeaderCell, Error> {
         let refused = |why| Error { path: path.to_owned(), why };
         for _ in 0..ATTEMPTS {
-            let file = open(path, make).map_err(refused)?;
+            let file = file::open(path, make).map_err(refused)?;
             let metadata = file.metadata().map_err(|error| refused(error.into()))?;
             if !metadata.is_file() {
                 return Err(refused(Reason::Kind(if metadata.is_dir() { "a directory" } else { "no regular file" })));
             }
             if make {
-                form(&file).map_err(refused)?;
+                file::form(&file).map_err(refused)?;
             }
-            check(&file).map_err(refused)?;
+            file::check(&file).map_err(refused)?;
             let identity = Identity::from(&metadata);
             if make && identity.displaced(path).is_some() {
                 // Deleted or replaced since it was opened: the next process would find another one.
@@ -544,82 +396,6 @@ impl LeaderCell {
 /// What stands before the text of a claim: its tag, and a checksum.
 fn head(claim: Claim, text: &[u8]) -> u64 {
     claim.tagged(u64::from(crc32fast::hash(text)))
-}
-
-fn open(path: &Path, make: bool) -> Result<File, Reason> {
-    // Not through a symbolic link, and without waiting for whoever may be at the other end of a pipe.
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let opened =
-        OpenOptions::new().read(true).write(true).create(make).truncate(false).custom_flags(flags.bits() as i32).open(path);
-    opened.map_err(|error| match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::LOOP) => Reason::Kind("a symbolic link"),
-        Some(rustix::io::Errno::ISDIR) => Reason::Kind("a directory"),
-        Some(rustix::io::Errno::ACCESS) => Reason::Permission(error),
-        _ => Reason::Io(error),
-    })
-}
-
-/// Makes a cell of a file that is empty, or in which another process began to make one and died.
-///
-/// The magic comes last, and all of it happens under a lock: of any number of processes one makes the cell, and the others find it.
-/// The zeros are written and not left as a hole, so that no access to the mapping can ever need space that the disk does not have.
-fn form(file: &File) -> Result<(), Reason> {
-    let is_unformed = || -> io::Result<bool> {
-        let length = file.metadata()?.len();
-        Ok(length == 0 || (length <= FILE_BYTES && prefix(file)?.0 == 0 && is_zero(file)?))
-    };
-    if !is_unformed()? {
-        return Ok(());
-    }
-    flock(file, FlockOperation::LockExclusive).map_err(io::Error::from)?;
-    let formed = || -> io::Result<()> {
-        if is_unformed()? {
-            file.write_all_at(&[0; FILE_BYTES as usize], 0)?;
-            file.write_all_at(&VERSION.to_ne_bytes(), 8)?;
-            file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
-        }
-        Ok(())
-    };
-    let formed = formed();
-    flock(file, FlockOperation::Unlock).map_err(io::Error::from)?;
-    Ok(formed?)
-}
-
-/// Magic and version, zero where the file is too short.
-fn prefix(file: &File) -> io::Result<(u64, u64)> {
-    let word = |at| {
-        let mut bytes = [0; 8];
-        match file.read_exact_at(&mut bytes, at) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
-            read => read.map(|()| u64::from_ne_bytes(bytes)),
-        }
-    };
-    Ok((word(0)?, word(8)?))
-}
-
-/// Whether there is nothing in it but what [`form`] may have left: zeros, and the version.
-fn is_zero(file: &File) -> io::Result<bool> {
-    let mut bytes = [0; FILE_BYTES as usize];
-    let mut read = 0;
-    while read < bytes.len() {
-        match file.read_at(&mut bytes[read..], read as u64)? {
-            0 => break,
-            more => read += more,
-        }
-    }
-    Ok(bytes.iter().enumerate().all(|(at, byte)| *byte == 0 || (8..16).contains(&at)))
-}
-
-fn check(file: &File) -> Result<(), Reason> {
-    let length = file.metadata()?.len();
-    if length != FILE_BYTES {
-        return Err(Reason::Length(length));
-    }
-    match prefix(file)? {
-        (MAGIC, VERSION) => Ok(()),
-        (MAGIC, version) => Err(Reason::Version(version)),
-        (foreign, _) => Err(Reason::Foreign(foreign)),
-    }
 }
 
 fn map(file: &File) -> io::Result<NonNull<Page>> {

@@ -2,6 +2,7 @@ use std::os::unix::fs::symlink;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicU32;
 
+use super::file::{MAGIC, VERSION};
 use super::*;
 
 const NEVER: u64 = u64::MAX;
@@ -110,12 +111,14 @@ fn of_many_claimants_exactly_one_wins_each_term() {
     let holders = AtomicU32::new(0);
     let wins = std::sync::Mutex::new(Vec::new());
     let start = Barrier::new(CLAIMANTS);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     std::thread::scope(|scope| {
         for other in &others {
             let (cell, holders, wins, start) = (&cell, &holders, &wins, &start);
             scope.spawn(move || {
                 start.wait();
                 while cell.election_term() < WINS {
+                    assert!(std::time::Instant::now() < deadline, "nobody gets on");
                     let Ok(Claimed::Won(claim, vacancy)) = cell.try_claim(other.pid(), NEVER) else { continue };
                     assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two hold it");
                     assert_eq!((claim.pid(), vacancy), (other.pid(), Vacancy::Empty));
