@@ -20,8 +20,8 @@ mod observe;
 mod replicas;
 mod requests;
 mod slow;
-mod standby;
 mod story;
 #[path = "../support/mod.rs"]
 mod support;
 mod torture;
+mod trouble;

@@ -315,7 +315,7 @@ fn template() -> PathBuf {
     let version = Command::new(&initdb).arg("--version").output().unwrap().stdout;
     let version: String = String::from_utf8(version).unwrap().chars().filter(char::is_ascii_digit).collect();
     let user = rustix::process::getuid().as_raw();
-    let template = std::env::temp_dir().join(format!("shard-manager-test-postgres-{version}-{user}"));
+    let template = std::env::temp_dir().join(format!("shard-manager-test-postgres-{version}-small-{user}"));
     if template.exists() {
         return template;
     }
@@ -324,6 +324,8 @@ fn template() -> PathBuf {
     let data = building.path().join("data");
     let mut command = as_server(initdb);
     command.arg("-D").arg(&data).args(["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]);
+    // A directory of half the size, as every server gets a copy.
+    command.arg("--wal-segsize=1");
     let made = command.output().unwrap();
     assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
     // Whoever was first has made the same.

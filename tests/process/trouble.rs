@@ -1,4 +1,5 @@
-//! Processes beside one database file: one serves, the others wait; and what a leader does whose file is in trouble.
+//! The database file of a running leader is in trouble: locked, deleted, without room. The leader says what is wrong and stops by its own
+//! deadline, and nothing is lost.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,92 +8,10 @@ use shard_manager::rpc;
 use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
-use crate::harness::{Cluster, Executor, Fake, Manager, PATIENCE, Store, Table, boot_ns, poll_until};
+use crate::harness::{Cluster, Fake, Manager, PATIENCE, Store, poll_until};
 
 /// What a machine with two busy cores may be late by.
 const SLACK: Duration = Duration::from_millis(1500);
-const GRACE: Duration = Duration::from_secs(1);
-/// Executors outlive a leader that hangs for its grace.
-const SETTINGS: [&str; 4] =
-    ["leadership.host.grace=1s", "executors.lease_ttl=6s", "executors.settle_time=300ms", "number_of_shards=64"];
-
-/// A leader, a standby, and an executor that knows both and has everything.
-struct Pair {
-    cluster: Cluster,
-    standby: Manager,
-    executor: Executor,
-    table: Table,
-    since: u64,
-}
-
-impl Pair {
-    async fn at_rest() -> Pair {
-        let mut cluster = Cluster::start(&SETTINGS).await;
-        let standby = Manager::stand(&cluster.store, &SETTINGS).await;
-        poll_until("it says who leads", PATIENCE, async || {
-            standby.status().await["leader"].as_str()?.contains(&cluster.manager.identity()).then_some(())
-        })
-        .await;
-        let both = format!("{},{}", cluster.manager.grpc, standby.grpc);
-        let executor = cluster.executor_with("a", &["--manager", &both]).await;
-        let table = cluster.at_rest(&["a"]).await;
-        Pair { cluster, standby, executor, table, since: boot_ns() }
-    }
-
-    /// The standby serves; what was before is handed out, and the executor has noticed nothing.
-    async fn succession(&mut self, within: Duration) -> Duration {
-        let begun = Instant::now();
-        poll_until("the standby serves", within, async || self.standby.is_ready().await.then_some(())).await;
-        let took = begun.elapsed();
-        std::mem::swap(&mut self.cluster.manager, &mut self.standby);
-        let table = self.cluster.at_rest(&["a"]).await;
-        assert_eq!(table.shards, self.table.shards, "owners, incarnations and epochs");
-        assert!(table.term > self.table.term);
-        assert_eq!(self.executor.changes_since(self.since), []);
-        self.cluster.check_safety();
-        took
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_beside_a_standby_is_killed() {
-    let mut pair = Pair::at_rest().await;
-    let standby = &pair.standby;
-    assert_eq!(standby.get("/readyz").await, (503, "{\"reason\":\"standby\"}".to_owned()));
-    assert_eq!(standby.status().await["role"], "standby");
-    pair.cluster.manager.child.kill();
-    pair.succession(SLACK).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_beside_a_standby_is_told_to_stop() {
-    let mut pair = Pair::at_rest().await;
-    assert_eq!(pair.cluster.manager.stop().await, Some(0));
-    pair.succession(SLACK).await;
-}
-
-/// It is killed by the standby, which says so.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_beside_a_standby_is_stopped() {
-    let mut pair = Pair::at_rest().await;
-    pair.cluster.manager.child.freeze().await;
-    pair.succession(GRACE + SLACK).await;
-    assert_eq!(pair.standby.child.exit_code(PATIENCE).await, None, "killed");
-    assert!(pair.cluster.manager.child.said("has not beaten for ").is_some());
-}
-
-/// It lets the other one go first, and waits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_beside_a_standby_steps_down() {
-    let mut pair = Pair::at_rest().await;
-    pair.cluster.manager.json(&["step-down", "--reason", "a test"]).await;
-    pair.succession(SLACK).await;
-    poll_until("it waits", PATIENCE, async || {
-        pair.standby.status().await["leader"].as_str()?.contains(&pair.cluster.manager.identity()).then_some(())
-    })
-    .await;
-    assert!(pair.standby.child.is_running());
-}
 
 async fn lock(store: &Store) -> SqliteConnection {
     let mut connection = SqliteConnectOptions::new().filename(store.path()).connect().await.unwrap();
@@ -179,7 +98,7 @@ impl Drop for Disk {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_disk_is_full() {
     let Some(disk) = Disk::mount() else {
-        assert!(!rustix::process::geteuid().is_root(), "root can mount a file system");
+        eprintln!("not tried: this user may not mount a file system of its own");
         return;
     };
     let store = Store::Sqlite(disk.path().join("shard-manager.db"));
