@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::io::unix::AsyncFd;
 
 /// Where and when a process began: together with its pid nothing else is ever taken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,38 +100,14 @@ impl Handle {
         kill(&self.0)
     }
 
-    /// The same handle, to wait for its end. Needs a runtime.
-    ///
-    /// # Errors
-    /// Where the runtime does not take the descriptor.
-    pub fn watch(self) -> io::Result<Watched> {
-        super::cell::watch(self.0).map(Watched)
+    /// The pidfd: readable once the process has ended.
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.0
     }
 }
 
-/// A [`Handle`] that can be waited on.
-#[derive(Debug)]
-pub struct Watched(AsyncFd<OwnedFd>);
-
-impl Watched {
-    /// Waits until the process has ended. Cancel-safe.
-    ///
-    /// # Errors
-    /// Where the runtime is shutting down.
-    pub async fn exited(&self) -> io::Result<()> {
-        self.0.readable().await.map(drop)
-    }
-
-    /// See [`Handle::kill`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn kill(&self) -> io::Result<()> {
-        kill(self.0.get_ref())
-    }
-}
-
-fn kill(process: &OwnedFd) -> io::Result<()> {
+/// See [`Handle::kill`].
+pub(super) fn kill(process: &OwnedFd) -> io::Result<()> {
     match pidfd_send_signal(process, Signal::KILL) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),
         Err(error) => Err(error.into()),
@@ -165,14 +140,16 @@ mod tests {
     }
 
     /// A killed process that nobody waited for keeps its pid and start time. It is gone all the same.
-    #[tokio::test]
-    async fn a_zombie_is_gone() {
+    #[test]
+    fn a_zombie_is_gone() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
         let handle = Handle::open(child.id(), started(child.id()).expect("it runs")).expect("pidfds").expect("the child");
         handle.kill().expect("it is ours");
-        let watched = handle.watch().expect("a runtime");
-        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), watched.exited()).await;
-        ended.expect("it ends").expect("a runtime");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !handle.has_exited().expect("an answer") {
+            assert!(std::time::Instant::now() < deadline, "it ends");
+            std::thread::yield_now();
+        }
         let again = Handle::of(child.id()).expect("pidfds").expect("not waited for yet");
         assert!(again.has_exited().expect("an answer"));
         child.wait().expect("it ended");

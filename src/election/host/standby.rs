@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::cell::{Claim, Claimed, Leader, LeaderCell, Vacancy};
-use super::process::{Handle, Watched};
+use super::process::{self, Handle, Origin};
 use super::{HostElection, store_error};
 use crate::election::{Error, Patience};
 
@@ -195,15 +195,30 @@ impl HostElection {
     }
 }
 
+/// A process that can be waited on, by its pidfd.
+struct Watched(AsyncFd<OwnedFd>);
+
+impl Watched {
+    /// Waits until the process has ended; fails where the runtime is shutting down. Cancel-safe.
+    async fn exited(&self) -> io::Result<()> {
+        self.0.readable().await.map(drop)
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        process::kill(self.0.get_ref())
+    }
+}
+
 /// The process that holds the cell, if it is known for certain which one that is.
 fn watch_process(leader: &Leader) -> Option<Watched> {
     let origin = leader.origin?;
     // In another pid namespace its pid would be somebody else's.
-    let own = super::process::Origin::of(std::process::id()).ok()?;
+    let own = Origin::of(std::process::id()).ok()?;
     if (origin.boot, origin.namespace) != (own.boot, own.namespace) {
         return None;
     }
-    Handle::open(leader.claim.pid(), origin.started).ok()??.watch().ok()
+    let handle = Handle::open(leader.claim.pid(), origin.started).ok()??;
+    super::cell::watch(handle.into_descriptor()).ok().map(Watched)
 }
 
 async fn ended(process: Option<&Watched>) {
