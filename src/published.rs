@@ -1,24 +1,31 @@
 //! The state in force as readers see it. Reading it takes no turn of the coordinator.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use prost::Message;
+use prost::bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::assignment::command::Snapshot;
-use crate::assignment::record::ShardState;
+use crate::assignment::record::{ExecutorRecord, ShardRecord, ShardState};
+use crate::assignment::state::State;
 use crate::rpc;
+use crate::types::{ClusterId, Revision, ShardId, Slot, Version};
 
 /// Where the coordinator puts each durable state, and readers find the newest.
 pub struct Published {
     current: watch::Sender<Option<Arc<Edition>>>,
 }
 
-/// One durable state and the routing table made from it.
+/// One durable state, and what readers get of it. Everything is encoded once, when the first reader asks, and shared by all who ask
+/// after it.
 pub struct Edition {
     /// The state.
     pub snapshot: Snapshot,
-    table: OnceLock<Arc<rpc::RoutingTable>>,
+    table: OnceLock<Bytes>,
+    history: History,
+    deltas: Mutex<HashMap<Revision, Bytes>>,
 }
 
 impl Default for Published {
@@ -30,12 +37,18 @@ impl Default for Published {
 impl Published {
     /// Replaces what readers see. Only the coordinator calls this, and only with what is durable (P2); versions ascend (P7).
     pub fn publish(&self, snapshot: Snapshot) {
-        self.current.send_replace(Some(Arc::new(Edition { snapshot, table: OnceLock::new() })));
+        let history = self.current().map_or_else(History::default, |before| before.history.and(&before, &snapshot));
+        self.current.send_replace(Some(Arc::new(Edition::new(snapshot, history))));
     }
 
     /// The newest state; `None` before this leadership's first commit.
     pub fn current(&self) -> Option<Arc<Edition>> {
         self.current.borrow().clone()
+    }
+
+    /// For whoever waits for newer ones. Sees the newest, and not each one before it.
+    pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Edition>>> {
+        self.current.subscribe()
     }
 
     /// Waits until there is a state. Cancel-safe.
@@ -53,50 +66,176 @@ impl Published {
 }
 
 impl Edition {
-    /// The routing table of this state; made when the first reader asks, and shared by all who ask after it.
-    pub fn table(&self) -> Arc<rpc::RoutingTable> {
-        Arc::clone(self.table.get_or_init(|| Arc::new(table_of(&self.snapshot))))
+    fn new(snapshot: Snapshot, history: History) -> Edition {
+        Edition { snapshot, table: OnceLock::new(), history, deltas: Mutex::default() }
+    }
+
+    /// The encoded [`rpc::RoutingTable`] of this state.
+    pub fn table(&self) -> Bytes {
+        self.table.get_or_init(|| table_of(&self.snapshot).encode_to_vec().into()).clone()
+    }
+
+    /// The encoded [`rpc::RoutingTableDelta`] from the state that was published at `from` to this one; empty where that is this one.
+    /// `None` where it is not known what changed since: `from` is of another cluster or term, too old, or was never published.
+    pub fn delta(&self, cluster_id: ClusterId, from: Version) -> Option<Bytes> {
+        let version = self.snapshot.version;
+        if cluster_id != self.snapshot.state.meta.cluster_id || from.term != version.term {
+            return None;
+        }
+        let changed = if from == version { BTreeSet::new() } else { self.history.since(from.revision)? };
+        let mut deltas = self.deltas.lock().unwrap_or_else(PoisonError::into_inner);
+        let delta = || delta_of(&self.snapshot, from.revision, changed).encode_to_vec().into();
+        Some(deltas.entry(from.revision).or_insert_with(delta).clone())
+    }
+}
+
+/// What changed with each of the last publications of one term, oldest first. It knows which shards, and not how they were: a reader
+/// that comes from any of them gets those as they are now.
+#[derive(Default)]
+struct History(Vec<Step>);
+
+#[derive(Clone)]
+struct Step {
+    from: Revision,
+    changed: Arc<[ShardId]>,
+}
+
+impl History {
+    /// Steps that are remembered. A reader that lags behind further than that gets the whole table.
+    const STEPS: usize = 64;
+    /// Of shards that all steps name together, a table of this many is no smaller than the difference.
+    const LEAST_SHARDS: usize = 1024;
+
+    /// This history, and the step from `before`, whose it is, to `after`.
+    fn and(&self, before: &Edition, after: &Snapshot) -> History {
+        if before.snapshot.version.term != after.version.term {
+            return History::default();
+        }
+        let step = Step { from: before.snapshot.version.revision, changed: changed(&before.snapshot.state, &after.state).into() };
+        let limit = Self::LEAST_SHARDS.max(after.state.meta.number_of_shards as usize / 8);
+        let mut room = limit;
+        let newest = self.0.iter().rev().take(Self::STEPS - 1);
+        let mut steps: Vec<Step> = std::iter::once(&step)
+            .chain(newest)
+            .take_while(|step| {
+                let fits = step.changed.len() <= room;
+                room = room.saturating_sub(step.changed.len());
+                fits
+            })
+            .cloned()
+            .collect();
+        steps.reverse();
+        History(steps)
+    }
+
+    fn since(&self, from: Revision) -> Option<BTreeSet<ShardId>> {
+        let first = self.0.iter().position(|step| step.from == from)?;
+        Some(self.0[first..].iter().flat_map(|step| step.changed.iter().copied()).collect())
+    }
+}
+
+/// The shards of which readers are told something else now.
+fn changed(before: &State, after: &State) -> Vec<ShardId> {
+    let other_face = |slot| match (before.executor(slot), after.executor(slot)) {
+        (Some(before), Some(after)) => owner(before) != owner(after),
+        (None, None) => false,
+        _ => true,
+    };
+    let faces: HashSet<Slot> = (0..before.slots().max(after.slots())).map(Slot).filter(|slot| other_face(*slot)).collect();
+    let mut changed: BTreeSet<ShardId> = after.changed_shards(before).map(|(shard, ..)| shard).collect();
+    if !faces.is_empty() {
+        let shown = |record: ShardRecord| record.owner().is_some_and(|slot| faces.contains(&slot));
+        changed.extend(after.shards().filter(|(_, record)| shown(*record)).map(|(shard, _)| shard));
+    }
+    changed.into_iter().collect()
+}
+
+fn owner(record: &ExecutorRecord) -> rpc::Owner {
+    rpc::Owner { executor_id: record.id.to_string(), incarnation: record.incarnation.0, endpoint: record.endpoint.clone() }
+}
+
+/// The owners that a message names, each once.
+struct Owners<'a> {
+    state: &'a State,
+    owners: Vec<rpc::Owner>,
+    /// By slot; [`rpc::NOBODY`] where it has none yet.
+    index_of: Vec<u32>,
+}
+
+impl<'a> Owners<'a> {
+    fn of(state: &'a State) -> Owners<'a> {
+        Owners { state, owners: Vec::new(), index_of: vec![rpc::NOBODY; state.slots() as usize] }
+    }
+
+    fn index(&mut self, record: ShardRecord) -> u32 {
+        let Some(slot) = record.owner() else { return rpc::NOBODY };
+        // The state has a record of every owner: it is checked when it is read, and kept.
+        let Some(index) = self.index_of.get_mut(slot.0 as usize) else { return rpc::NOBODY };
+        if *index == rpc::NOBODY
+            && let Some(executor) = self.state.executor(slot)
+        {
+            *index = u32::try_from(self.owners.len()).unwrap_or(rpc::NOBODY);
+            self.owners.push(owner(executor));
+        }
+        *index
     }
 }
 
 fn table_of(snapshot: &Snapshot) -> rpc::RoutingTable {
     let state = &snapshot.state;
-    let mut owners = Vec::new();
-    let mut index_of = HashMap::new();
-    for (slot, record) in state.executors() {
-        index_of.insert(slot, u32::try_from(owners.len()).unwrap_or(rpc::NOBODY));
-        owners.push(rpc::Owner {
-            executor_id: record.id.to_string(),
-            incarnation: record.incarnation.0,
-            endpoint: record.endpoint.clone(),
-        });
-    }
+    let mut owners = Owners::of(state);
     let shards = state.meta.number_of_shards as usize;
     let mut table = rpc::RoutingTable {
         cluster_id: state.meta.cluster_id.to_string(),
         version: Some(snapshot.version.into()),
         number_of_shards: state.meta.number_of_shards,
-        owners,
+        owners: Vec::new(),
         owner: Vec::with_capacity(shards),
         epochs: Vec::with_capacity(shards),
         releasing: Vec::new(),
     };
+    for (slot, _) in state.executors() {
+        // Those without a shard are named too.
+        owners.index(ShardRecord { state: ShardState::Held(slot), ..ShardRecord::default() });
+    }
     for (shard, record) in state.shards() {
-        table.owner.push(record.owner().and_then(|slot| index_of.get(&slot).copied()).unwrap_or(rpc::NOBODY));
+        table.owner.push(owners.index(record));
         table.epochs.push(record.epoch.0);
         if matches!(record.state, ShardState::Releasing(_)) {
             table.releasing.push(shard.0);
         }
     }
+    table.owners = owners.owners;
     table
+}
+
+fn delta_of(snapshot: &Snapshot, from: Revision, changed: BTreeSet<ShardId>) -> rpc::RoutingTableDelta {
+    let state = &snapshot.state;
+    let mut owners = Owners::of(state);
+    let mut delta = rpc::RoutingTableDelta {
+        from_revision: from.0,
+        version: Some(snapshot.version.into()),
+        ..rpc::RoutingTableDelta::default()
+    };
+    for shard in changed {
+        let record = state.shard(shard);
+        delta.shards.push(shard.0);
+        delta.owner.push(owners.index(record));
+        delta.epochs.push(record.epoch.0);
+        if matches!(record.state, ShardState::Releasing(_)) {
+            delta.releasing.push(shard.0);
+        }
+    }
+    delta.owners = owners.owners;
+    delta
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::assignment::record::{ExecutorRecord, ShardRecord, Standing, Wish};
-    use crate::assignment::state::{Inventory, Meta, Seal, State};
-    use crate::types::{ClusterId, Epoch, Incarnation, Revision, ShardId, Slot, Term, Token, Version};
+    use crate::assignment::state::{Inventory, Meta, Seal};
+    use crate::types::{Epoch, Incarnation, Term, Token};
 
     /// A state of `shards` shards with one executor, `a`, that holds shard 0 and releases shard 1.
     pub(crate) fn snapshot(shards: u32, term: u64, revision: u64) -> Snapshot {
@@ -125,12 +264,16 @@ pub(crate) mod tests {
         Snapshot { version: Version { term: Term(term), revision: Revision(revision) }, state: Arc::new(state) }
     }
 
+    fn table(edition: &Edition) -> rpc::RoutingTable {
+        rpc::RoutingTable::decode(edition.table()).unwrap()
+    }
+
     #[test]
     fn a_table_says_who_owns_what() {
         let published = Published::default();
         assert!(published.current().is_none());
         published.publish(snapshot(3, 4, 6));
-        let table = published.current().unwrap().table();
+        let table = table(&published.current().unwrap());
         assert_eq!(table.version, Some(rpc::Version { term: 4, revision: 6 }));
         assert_eq!(table.owner, [0, 0, rpc::NOBODY]);
         assert_eq!(table.epochs, [9, 8, 0]);
@@ -144,7 +287,7 @@ pub(crate) mod tests {
         let published = Published::default();
         published.publish(snapshot(3, 4, 6));
         let first = published.current().unwrap().table();
-        assert!(Arc::ptr_eq(&first, &published.current().unwrap().table()));
+        assert_eq!(first.as_ptr(), published.current().unwrap().table().as_ptr());
     }
 
     #[tokio::test]

@@ -7,6 +7,9 @@ mod generated {
 
 pub use generated::*;
 
+#[cfg(feature = "server")]
+pub mod ready;
+
 use std::collections::HashMap;
 
 use tonic_types::{ErrorDetails, StatusExt};

@@ -335,7 +335,7 @@ enum Ended {
 /// Everything that lives as long as one leadership.
 struct TermOfOffice {
     tasks: Tasks,
-    /// gRPC connections, their streams, links and probes.
+    /// gRPC connections, their streams, watchers, links and probes.
     nursery: Nursery,
     stopping: CancellationToken,
     reports: mpsc::Sender<Event>,
@@ -401,6 +401,7 @@ impl TermOfOffice {
             metrics: Arc::clone(&manager.metrics),
             number_of_shards: config.number_of_shards,
             identity: manager.identity.clone(),
+            nursery: nursery.clone(),
             step_down: CancellationToken::new(),
         };
         TermOfOffice { tasks, nursery, stopping, reports, port_open, leading, health: None }

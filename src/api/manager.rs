@@ -1,20 +1,26 @@
 //! `ShardManager`: what executors and callers ask.
 
+use std::sync::Arc;
+
 use tonic::{Request, Response, Status};
 
-use crate::api::{Invalid, Leading, cluster_id, endpoint, executor_id, holdings, incarnation, invalid, status, version, weight};
+use crate::api::{
+    Invalid, Leading, cluster_id, endpoint, executor_id, holdings, incarnation, invalid, status, version, watch, weight,
+};
 use crate::assignment::command::{Answer, LeaseAnswer};
 use crate::assignment::event::{Claim, Departure, Registration, Renewal};
 use crate::coordinator::{Call, Failure};
 use crate::metrics::RenewalOutcome;
+use crate::published::Edition;
 use crate::rpc;
-use crate::types::Version;
+use crate::rpc::ready::{self, Message};
+use crate::types::{ClusterId, Version};
 
 /// The service.
 pub struct Service(pub Leading);
 
 #[tonic::async_trait]
-impl rpc::shard_manager_server::ShardManager for Service {
+impl ready::shard_manager_server::ShardManager for Service {
     async fn register(&self, request: Request<rpc::RegisterRequest>) -> Result<Response<rpc::LeaseAnswer>, Status> {
         let registration = registration(&request.into_inner())?;
         lease(self.0.handle.call(Call::Register(registration)).await)
@@ -39,23 +45,38 @@ impl rpc::shard_manager_server::ShardManager for Service {
 
     /// Reads what is published. Only a caller that has seen a higher version of this cluster than that makes the coordinator act:
     /// it catches up in term before the answer (L10).
-    async fn get_routing_table(
+    async fn get_routing_table(&self, request: Request<rpc::GetRoutingTableRequest>) -> Result<Response<Message>, Status> {
+        let rpc::GetRoutingTableRequest { cluster_id, known } = request.into_inner();
+        let edition = newest(&self.0, known_table(&cluster_id, known)?).await?;
+        Ok(Response::new(Message::new(edition.table())))
+    }
+
+    type WatchRoutingTableStream = watch::Changes;
+
+    /// Begins as [`get_routing_table`](Service::get_routing_table) does.
+    async fn watch_routing_table(
         &self,
-        request: Request<rpc::GetRoutingTableRequest>,
-    ) -> Result<Response<rpc::RoutingTable>, Status> {
-        let known = known(&request.into_inner())?;
-        if self.0.handle.is_stopping() {
-            return Err(status::stopping());
+        request: Request<rpc::WatchRoutingTableRequest>,
+    ) -> Result<Response<watch::Changes>, Status> {
+        let rpc::WatchRoutingTableRequest { cluster_id, known } = request.into_inner();
+        let known = known_table(&cluster_id, known)?;
+        newest(&self.0, known).await?;
+        Ok(Response::new(watch::begin(&self.0, known, watch::Times::default())))
+    }
+}
+
+/// The newest edition, once it is at or above what a caller knows of this cluster (L10).
+async fn newest(leading: &Leading, known: Option<(ClusterId, Version)>) -> Result<Arc<Edition>, Status> {
+    if leading.handle.is_stopping() {
+        return Err(status::stopping());
+    }
+    let edition = leading.published.current().ok_or_else(status::not_ready)?;
+    match known {
+        Some((cluster, seen)) if cluster == edition.snapshot.state.meta.cluster_id && seen > edition.snapshot.version => {
+            leading.handle.call(Call::Heard(seen)).await?;
+            leading.published.current().ok_or_else(status::not_ready)
         }
-        let edition = self.0.published.current().ok_or_else(status::not_ready)?;
-        let edition = match known {
-            Some((cluster, seen)) if cluster == edition.snapshot.state.meta.cluster_id && seen > edition.snapshot.version => {
-                self.0.handle.call(Call::Heard(seen)).await?;
-                self.0.published.current().ok_or_else(status::not_ready)?
-            }
-            _ => edition,
-        };
-        Ok(Response::new(edition.table().as_ref().clone()))
+        _ => Ok(edition),
     }
 }
 
@@ -119,9 +140,10 @@ fn departure(request: &rpc::DeregisterRequest) -> Result<Departure, Invalid> {
     })
 }
 
-fn known(request: &rpc::GetRoutingTableRequest) -> Result<Option<(crate::types::ClusterId, Version)>, Invalid> {
-    let known = version("known", request.known)?;
-    match request.cluster_id.as_str() {
+/// What a reader has, if anything.
+fn known_table(cluster: &str, known: Option<rpc::Version>) -> Result<Option<(ClusterId, Version)>, Invalid> {
+    let known = version("known", known)?;
+    match cluster {
         "" if known == Version::default() => Ok(None),
         "" => Err(invalid(
             "cluster_id",
@@ -134,7 +156,7 @@ fn known(request: &rpc::GetRoutingTableRequest) -> Result<Option<(crate::types::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{ClusterId, Incarnation};
+    use crate::types::Incarnation;
 
     const CLUSTER: &str = "00000000-0000-0000-0000-000000000007";
 

@@ -7,6 +7,7 @@ pub mod manager;
 pub mod nursery;
 pub mod serve;
 pub mod status;
+pub mod watch;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,14 +18,15 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::api::nursery::Nursery;
 use crate::assignment::record::MAX_ENDPOINT_LEN;
 use crate::coordinator::Handle;
 use crate::holdings::Holdings;
 use crate::metrics::Metrics;
 use crate::published::Published;
 use crate::rpc;
+use crate::rpc::ready::shard_manager_server::ShardManagerServer;
 use crate::rpc::shard_manager_admin_server::ShardManagerAdminServer;
-use crate::rpc::shard_manager_server::ShardManagerServer;
 use crate::types::{ClusterId, ExecutorId, Incarnation, MAX_NUMBER, MAX_WEIGHT, Version};
 
 /// The address at which a request came in; an extension of every request.
@@ -44,6 +46,8 @@ pub struct Leading {
     pub number_of_shards: u32,
     /// How this process introduces itself.
     pub identity: String,
+    /// For tasks that end before the leadership is given up.
+    pub nursery: Nursery,
     /// Cancelled when an operator wants another process to lead.
     pub step_down: CancellationToken,
 }

@@ -1,5 +1,7 @@
 //! The only place where refusals and failures become gRPC statuses. docs/protocol.md lists them all.
 
+use std::time::Duration;
+
 use tonic::{Code, Status};
 
 use crate::api::Invalid;
@@ -59,6 +61,13 @@ pub(super) fn not_ready() -> Status {
     Refusal::NotReady.into()
 }
 
+/// A watcher left what it was told where it was, for this long.
+pub(super) fn slow_watcher(patience: Duration) -> Status {
+    let message =
+        format!("this watcher has not taken what it was told for {patience:?}: watch again, from the version that you have");
+    refusal(Code::ResourceExhausted, reason::SLOW_WATCHER, message, &[])
+}
+
 /// The coordinator answered with another kind of answer than the call has: a mistake of ours.
 pub(super) fn unexpected() -> Status {
     Status::internal("the engine answered with something that this call does not know")
@@ -66,8 +75,6 @@ pub(super) fn unexpected() -> Status {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::rpc::reason_of;
     use crate::types::{ClusterId, ExecutorId, Incarnation};
@@ -98,6 +105,7 @@ mod tests {
             (Refusal::LeadershipLost.into(), Code::Unavailable, "UNAVAILABLE", "LEADERSHIP_LOST"),
             (Failure::Stopping.into(), Code::Unavailable, "UNAVAILABLE", "STOPPING"),
             (Failure::TooSlow(Duration::from_secs(1)).into(), Code::Unavailable, "UNAVAILABLE", "STORE_UNAVAILABLE"),
+            (slow_watcher(Duration::from_secs(1)), Code::ResourceExhausted, "RESOURCE_EXHAUSTED", "SLOW_WATCHER"),
             (
                 Invalid { field: "weight", problem: "x".to_owned() }.into(),
                 Code::InvalidArgument,

@@ -146,6 +146,11 @@ impl Handle {
     pub fn is_stopping(&self) -> bool {
         self.stopping.is_cancelled()
     }
+
+    /// Waits until this manager takes in nothing new any more. Cancel-safe.
+    pub async fn stopping(&self) {
+        self.stopping.cancelled().await;
+    }
 }
 
 /// The calls that wait for the coordinator.

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tonic::codegen::tokio_stream;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
@@ -204,6 +205,15 @@ impl ShardManager for Service {
         &self,
         _request: Request<rpc::GetRoutingTableRequest>,
     ) -> Result<Response<rpc::RoutingTable>, Status> {
+        Err(Status::unimplemented("not scripted"))
+    }
+
+    type WatchRoutingTableStream = tokio_stream::Empty<Result<rpc::WatchRoutingTableResponse, Status>>;
+
+    async fn watch_routing_table(
+        &self,
+        _request: Request<rpc::WatchRoutingTableRequest>,
+    ) -> Result<Response<Self::WatchRoutingTableStream>, Status> {
         Err(Status::unimplemented("not scripted"))
     }
 }
