@@ -111,7 +111,7 @@ pub fn digest_of(shard: ShardId, epoch: Epoch) -> u64 {
     mix(mix(u64::from(shard.0).wrapping_add(1)) ^ epoch.0)
 }
 
-fn mix(word: u64) -> u64 {
+pub(crate) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use super::ledger::{Answer, Attempt, Push, PushRefusal};
 use crate::holdings;
 use crate::rpc::{self, reason};
-use crate::types::{ClusterId, ExecutorId, MAX_NUMBER, MAX_SHARDS, Version};
+use crate::types::{ClusterId, ExecutorId, InvalidExecutorId, MAX_NUMBER, MAX_SHARDS, Version};
 
 /// A lease longer than this comes from a broken manager.
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -39,9 +39,40 @@ pub enum Invalid {
         /// The most allowed.
         most: u64,
     },
-    /// The assignment.
+    /// A set of shards.
     #[error(transparent)]
     Holdings(#[from] holdings::Invalid),
+    /// A list that does not fit the others.
+    #[error("{field} has {found} entries where there must be {expected}")]
+    Length {
+        /// Its name.
+        field: &'static str,
+        /// Entries in it.
+        found: usize,
+        /// Entries that belong there.
+        expected: usize,
+    },
+    /// An owner that the message does not name.
+    #[error("owner {index} does not exist: there are {owners}, counted from 0")]
+    NoSuchOwner {
+        /// As given.
+        index: u32,
+        /// How many it names.
+        owners: usize,
+    },
+    /// No name of an executor.
+    #[error(transparent)]
+    ExecutorId(#[from] InvalidExecutorId),
+    /// A difference to another table than the one at hand.
+    #[error("a step from {from} to {to} does not begin at the table at {has}, or leads back")]
+    Step {
+        /// Where it begins.
+        from: Version,
+        /// Where it ends.
+        to: Version,
+        /// The table's.
+        has: Version,
+    },
 }
 
 /// The request of a [`Kind::Register`](super::ledger::Kind::Register).
@@ -140,18 +171,18 @@ impl From<PushRefusal> for Status {
     }
 }
 
-fn cluster_id(text: &str) -> Result<ClusterId, Invalid> {
+pub(super) fn cluster_id(text: &str) -> Result<ClusterId, Invalid> {
     text.parse().map_err(|_| Invalid::ClusterId { value: text.chars().take(100).collect() })
 }
 
-fn version(version: Option<rpc::Version>) -> Result<Version, Invalid> {
+pub(super) fn version(version: Option<rpc::Version>) -> Result<Version, Invalid> {
     let version = version.ok_or(Invalid::Missing { field: "version" })?;
     in_range("term", version.term, 1, MAX_NUMBER)?;
     in_range("revision", version.revision, 0, MAX_NUMBER)?;
     Ok(version.into())
 }
 
-fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Invalid> {
+pub(super) fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<(), Invalid> {
     if (least..=most).contains(&value) { Ok(()) } else { Err(Invalid::Range { field, value, least, most }) }
 }
 
