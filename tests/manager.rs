@@ -143,6 +143,26 @@ async fn a_reader_that_saw_a_higher_version_is_served() {
     manager.stop().await;
 }
 
+/// The same where it watches: what it is told first is above what it has seen.
+#[tokio::test]
+async fn a_watcher_that_saw_a_higher_version_is_served() {
+    let directory = TempDir::new().unwrap();
+    let mut manager = Manager::start(&directory.path().join("state.db"), &[]);
+    let mut client = ShardManagerClient::new(manager.channel().await);
+    let table = client.get_routing_table(rpc::GetRoutingTableRequest::default()).await.unwrap().into_inner();
+    let seen = rpc::Version { term: table.version.unwrap().term + 1000, revision: 3 };
+    let request = rpc::WatchRoutingTableRequest { cluster_id: table.cluster_id, known: Some(seen) };
+    let mut changes = client.watch_routing_table(request).await.unwrap().into_inner();
+    let first = timeout(SOON, changes.message()).await.expect("it is told").unwrap().unwrap();
+    let Some(rpc::watch_routing_table_response::Change::Full(table)) = first.change else { panic!("{first:?}") };
+    assert!(table.version.unwrap().term > seen.term);
+    let asked = Instant::now();
+    manager.stop().await;
+    assert!(asked.elapsed() < Duration::from_secs(1), "a watcher does not hold up a stop: {:?}", asked.elapsed());
+    let ended = changes.message().await.unwrap_err();
+    assert_eq!(rpc::reason_of(&ended).as_deref(), Some("STOPPING"));
+}
+
 #[tokio::test]
 async fn bad_requests_are_refused_with_field_and_rule() {
     let directory = TempDir::new().unwrap();

@@ -19,6 +19,7 @@ mod moves;
 mod observe;
 mod replicas;
 mod requests;
+mod router;
 mod slow;
 mod story;
 #[path = "../support/mod.rs"]
