@@ -53,7 +53,7 @@ impl ready::shard_manager_server::ShardManager for Service {
 
     type WatchRoutingTableStream = watch::Changes;
 
-    /// Begins as [`get_routing_table`](Service::get_routing_table) does.
+    /// Begins as `get_routing_table` does.
     async fn watch_routing_table(
         &self,
         request: Request<rpc::WatchRoutingTableRequest>,
