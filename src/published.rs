@@ -134,22 +134,25 @@ impl History {
     }
 }
 
-/// The shards of which readers are told something else now.
+/// The shards of which readers are told something else now, ascending.
 fn changed(before: &State, after: &State) -> Vec<ShardId> {
+    // A slot that was empty or is so now has no shard whose record is the same.
     let other_face = |slot| match (before.executor(slot), after.executor(slot)) {
         (Some(before), Some(after)) => owner(before) != owner(after),
-        (None, None) => false,
-        _ => true,
+        _ => false,
     };
-    let faces: HashSet<Slot> = (0..before.slots().max(after.slots())).map(Slot).filter(|slot| other_face(*slot)).collect();
-    let mut changed: BTreeSet<ShardId> = after.changed_shards(before).map(|(shard, ..)| shard).collect();
+    let faces: HashSet<Slot> = (0..after.slots()).map(Slot).filter(|slot| other_face(*slot)).collect();
+    let mut changed: Vec<ShardId> = after.changed_shards(before).map(|(shard, ..)| shard).collect();
     if !faces.is_empty() {
         let shown = |record: ShardRecord| record.owner().is_some_and(|slot| faces.contains(&slot));
         changed.extend(after.shards().filter(|(_, record)| shown(*record)).map(|(shard, _)| shard));
+        changed.sort_unstable();
+        changed.dedup();
     }
-    changed.into_iter().collect()
+    changed
 }
 
+/// An executor as readers see it.
 fn owner(record: &ExecutorRecord) -> rpc::Owner {
     rpc::Owner { executor_id: record.id.to_string(), incarnation: record.incarnation.0, endpoint: record.endpoint.clone() }
 }
