@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::Fence;
 use crate::backend::settings::Invalid;
+use crate::backend::{BoxError, Fence};
 use crate::clock;
 use crate::types::BootInstant;
 
@@ -104,7 +104,7 @@ pub enum Error {
         /// What was tried.
         what: &'static str,
         /// Why it failed.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: BoxError,
     },
     /// What it was opened on is no longer what is found at its place: whoever goes on has to open it anew.
     #[error("the campaign is about something that is gone: {0}")]
@@ -118,7 +118,7 @@ pub enum Error {
 #[async_trait::async_trait]
 pub trait Holder: Send {
     /// Gives the leadership up. Already gone counts as released.
-    async fn release(self: Box<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+    async fn release(self: Box<Self>) -> Result<(), BoxError>;
 }
 
 impl Leadership {
@@ -153,7 +153,7 @@ impl Leadership {
     }
 
     /// Gives it up, after everything that acts on it has ended.
-    pub async fn release(self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    pub async fn release(self) -> Result<(), BoxError> {
         self.holder.release().await
     }
 }

@@ -33,7 +33,7 @@ use super::tenure::Tenure;
 use super::{Election, Error, Holder, Leadership, Patience, Pulse};
 use crate::backend::postgres::Server;
 use crate::backend::settings::Invalid;
-use crate::backend::{self, Fence};
+use crate::backend::{self, BoxError, Fence};
 
 /// Between two attempts of which the first failed, the first and the longest pause. The longest is also no longer than a third of the
 /// TTL, which a wake-up may be late by.
@@ -44,8 +44,6 @@ const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long one who stepped down lets others go first. Far more than they need to wake and take the row.
 const COURTESY: Duration = Duration::from_millis(300);
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What an election is run with.
 #[derive(Clone)]
