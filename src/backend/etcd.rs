@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::Endpoint;
 use tonic::{Code, ConnectError};
 
-use crate::backend::{self, BoxError, settings, with_causes};
 pub use crate::backend::settings::Invalid;
+use crate::backend::{self, BoxError, settings, with_causes};
 use crate::config::{self, Secret};
 
 /// HTTP/2 pings while a request is under way. A server by default takes more than one in 5 s for an attack, and hangs up.
