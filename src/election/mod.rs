@@ -28,23 +28,15 @@ pub struct Leadership {
     holder: Box<dyn Holder>,
 }
 
-/// Until when a leader may believe that it leads (L4).
+/// Until when a leader may believe that it leads (L4): until the instant in the channel, which renewals move; counted from the *send* of
+/// the last acknowledged renewal, or from the last beat. It may be moved on after it has passed: nobody had taken the leadership meanwhile.
 #[derive(Clone, Debug)]
-pub enum Belief {
-    /// As long as the process lives: the operating system keeps the lock.
-    WhileAlive,
-    /// Until the instant in the channel, which renewals move; counted from the *send* of the last acknowledged renewal, or from the last
-    /// beat. It may be moved on after it has passed: nobody had taken the leadership meanwhile.
-    Until(watch::Receiver<BootInstant>),
-}
+pub struct Belief(pub watch::Receiver<BootInstant>);
 
 impl Belief {
-    /// The deadline as it is now; `None`: as long as the process lives.
-    pub fn deadline(&self) -> Option<BootInstant> {
-        match self {
-            Belief::WhileAlive => None,
-            Belief::Until(deadline) => Some(*deadline.borrow()),
-        }
+    /// The deadline as it is now.
+    pub fn deadline(&self) -> BootInstant {
+        *self.0.borrow()
     }
 }
 

@@ -102,7 +102,7 @@ impl HostElection {
     async fn take_office(&self, held: HeldClaim, bell: Bell, vacancy: Vacancy) -> Result<Option<Leadership>, Error> {
         info!(term = held.claim.term(), ?vacancy, "the leader cell was claimed");
         let deadline = Arc::new(watch::Sender::new(clock::now().after(self.options.grace)));
-        let belief = Belief::Until(deadline.subscribe());
+        let belief = Belief(deadline.subscribe());
         let (lose, mut lost) = oneshot::channel();
         let keeper = Keeper {
             database: Arc::clone(&self.database),
