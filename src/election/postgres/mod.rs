@@ -45,6 +45,9 @@ const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long one who stepped down lets others go first. Far more than they need to wake and take the row.
 const COURTESY: Duration = Duration::from_millis(300);
 
+/// What was being done, as errors say it.
+const WAITING: &str = "waiting for the end of a leadership";
+
 /// What an election is run with.
 #[derive(Clone)]
 pub struct Options {
@@ -196,8 +199,6 @@ impl PostgresElection {
         answer.map_err(|error| store_error(what, error))
     }
 }
-
-const WAITING: &str = "waiting for the end of a leadership";
 
 #[async_trait::async_trait]
 impl Election for PostgresElection {
