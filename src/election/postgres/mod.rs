@@ -6,7 +6,7 @@
 //! ```
 //! A row that is over is taken by whoever comes first, whoever had it. Whoever gives it up says so on a channel of the schema's name, so
 //! that a hand-over takes as long as that takes; a wake-up that is lost costs a third of a TTL at most. Whatever ends a campaign after it
-//! asked for the row, a future that is dropped included, ends in [`row::Claim::release`].
+//! asked for the row, a future that is dropped included, ends in `row::Claim::release`.
 //!
 //! What a leader believes does not come from the row: it counts on its own clock from the *send* of the last renewal that was
 //! acknowledged. The database counts from later, so it gives the row to nobody else before, unless its clock jumps; for that there is
