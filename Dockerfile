@@ -22,7 +22,7 @@ COPY --from=build /image/usr/local/bin/shard-manager /usr/local/bin/shard-manage
 COPY --from=build --chown=65532:65532 /image/var/lib/shard-manager /var/lib/shard-manager
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
-# Only the default store writes here. With etcd the image runs on a read-only root file system.
+# Only the default store writes here. With PostgreSQL or etcd the image runs on a read-only root file system.
 WORKDIR /var/lib/shard-manager
 # The defaults listen on 127.0.0.1, where nobody outside the container could come: a container is reached through its network, so
 # here every address is meant. Variables override the configuration file. [::]:9092 serves IPv6 too, where the host has it.

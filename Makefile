@@ -12,7 +12,8 @@ test:
 check-deploy:
 	tools/check-deploy
 
-# Measures the release build on this machine; writes bench.json and docs/performance.md. See BENCH_RUNS and BENCH_ONLY there.
+# Measures the release build on this machine; writes bench.json, docs/performance.md and the figures of
+# docs/choosing-a-store.md. See BENCH_RUNS and BENCH_ONLY there.
 bench:
 	cargo bench --locked --bench manager
 

@@ -5,7 +5,8 @@
 //! | module | what it is for |
 //! | --- | --- |
 //! | `cli` | the command line: `serve`, the commands that talk to a running manager, a small real executor |
-//! | `run`, `transfer` | composition: start, serve, and stop in order; a state leaves its store, and another takes it in |
+//! | `transfer` | a state leaves its store, and another store takes it in |
+//! | `run` | composition: start, serve, and stop in order |
 //! | `api` | gRPC and HTTP |
 //! | `coordinator` | the one task that owns the engine |
 //! | `executors` | one link and one probe per executor |

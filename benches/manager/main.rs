@@ -1,7 +1,7 @@
 //! `make bench`: what the real binary takes, against the least that the same job could have taken in the same run.
 //!
-//! Writes `bench.json`, `docs/performance.md` and the figures in `docs/choosing-a-store.md`; with `BENCH_RUNS` or `BENCH_ONLY` only below `target/bench/`, because a page that tells of half
-//! a run misleads. Nothing here asserts a time.
+//! Writes `bench.json`, `docs/performance.md` and the figures in `docs/choosing-a-store.md`; with `BENCH_RUNS` or `BENCH_ONLY` only
+//! below `target/bench/`, because a page that tells of half a run misleads. Nothing here asserts a time.
 #![allow(clippy::unwrap_used)]
 
 mod cell;
@@ -15,6 +15,7 @@ mod site;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -99,7 +100,7 @@ async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
         disk: output("findmnt", &["--noheadings", "--output", "FSTYPE", "--target", &std::env::temp_dir().to_string_lossy()]),
         rustc: output("rustc", &["--version"]),
         etcd: etcd_version(),
-        postgres: output("/usr/lib/postgresql/15/bin/postgres", &["--version"]).replace("postgres (PostgreSQL) ", ""),
+        postgres: output(support::postgres::program("postgres"), &["--version"]).replace("postgres (PostgreSQL) ", ""),
         sqlite: commits::sqlite_version().await,
         load: [before, load()],
     };
@@ -111,7 +112,7 @@ async fn grounds() -> [Ground; 3] {
 }
 
 /// The first line that a program says; a word of excuse where there is none.
-fn output(program: &str, arguments: &[&str]) -> String {
+fn output(program: impl AsRef<OsStr>, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output();
     let said = output.ok().and_then(|output| String::from_utf8(output.stdout).ok());
     let first = said.as_deref().and_then(|said| said.lines().next()).unwrap_or_default().trim().to_owned();
@@ -121,7 +122,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
 /// Of the server that was measured.
 fn etcd_version() -> String {
     let program = std::env::var_os("ETCD_BIN_DIR").map_or("etcd".into(), |directory| PathBuf::from(directory).join("etcd"));
-    let said = output(&program.to_string_lossy(), &["--version"]);
+    let said = output(&program, &["--version"]);
     said.trim_start_matches("etcd Version:").trim().to_owned()
 }
 

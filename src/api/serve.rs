@@ -54,7 +54,8 @@ pub enum Protocol {
 }
 
 /// Accepts connections until `stopping` is cancelled, then closes the port. Connections that are open finish the requests that they
-/// are at, and end with `nursery` at the latest; a gRPC connection that is at none, and answered none just now, is dropped at once. `connections` hears +1 and -1.
+/// are at, and end with `nursery` at the latest; a gRPC connection that is at none, and answered none just now, is dropped at once.
+/// `connections` hears +1 and -1.
 ///
 /// At most 4,096 connections are open at once, and one whose peer sends nothing, or only the half of a greeting or of a header, is
 /// closed after 10 s; one whose HTTP/2 peer answers no ping, after 20 s.

@@ -17,9 +17,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::transport::Endpoint;
 use tonic::{Code, ConnectError};
 
-use crate::backend;
-use crate::backend::settings;
 pub use crate::backend::settings::Invalid;
+use crate::backend::{self, BoxError, settings, with_causes};
 use crate::config::{self, Secret};
 
 /// HTTP/2 pings while a request is under way. A server by default takes more than one in 5 s for an attack, and hangs up.
@@ -28,8 +27,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Between two rounds over all members, the first and the longest pause.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a cluster is reached.
 #[derive(Clone, Debug)]
@@ -300,16 +297,6 @@ impl fmt::Debug for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.members.iter().map(|member| &member.endpoint)).finish()
     }
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// What an error says of the request that it answers.

@@ -38,6 +38,15 @@ impl Fence {
     }
 }
 
+/// A cause of any type.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error and what it came from, down to the first cause, for texts that cannot carry a source.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 /// Why a backend did not do it. The store's own errors include these.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -47,7 +56,7 @@ pub enum Error {
         /// What was tried.
         what: &'static str,
         /// Why it failed.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: BoxError,
     },
     /// What is there is not readable: it is left as it is.
     #[error("{record} is refused: {reason}; it was left as it is")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{journal, signals};
+use super::{journal, output, signals};
 use crate::client::{Error, ExecutorSession, ShardGrant, ShardHost, StartError};
 use crate::types::ExecutorId;
 
@@ -129,7 +129,7 @@ fn exit_code(end: Result<(), Error>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ Error::Superseded { .. }) => fail(SUPERSEDED, &error.to_string()),
         Err(error) => {
-            let message = with_sources(&error);
+            let message = output::with_causes(&error);
             tracing::error!(error = message, "the executor ends unasked");
             fail(FAILED, &message)
         }
@@ -141,18 +141,8 @@ fn start_error(error: &StartError) -> String {
         // These show their source in their own text.
         StartError::Manager(_) | StartError::Advertise(_) => error.to_string(),
         StartError::Unreachable { .. } => format!("{error} (--advertise)"),
-        _ => with_sources(error),
+        _ => output::with_causes(error),
     }
-}
-
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 fn fail(code: u8, message: &str) -> ExitCode {

@@ -44,9 +44,8 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
     }
     let to = if to.as_os_str() == "-" { Destination::Stdout } else { Destination::File(to) };
     let elected = CancellationToken::new();
-    let insist = !managers.is_empty();
     let asking = elected.run_until_cancelled(ask_to_step_down(Managers::of(managers)));
-    let export = Export { to: to.clone(), copy, insist, elected: elected.clone() };
+    let export = Export { to: to.clone(), copy, elected: elected.clone() };
     let exporting = async {
         let exported = transfer::export(&config, export, &shutdown).await;
         elected.cancel();

@@ -2,7 +2,7 @@
 //!
 //! Results go to standard output, as a table for people or, with `--json`, as JSON for programs; everything else goes to standard
 //! error. Exit codes: 0 done, 1 not done (no manager answers, it refuses, a check found something), 2 usage or configuration; those of
-//! `serve`, `export` and `import` stand in `docs/operations.md`.
+//! `serve` stand in `docs/operations.md`, those of `export` and `import` in `docs/moving.md`.
 
 mod config;
 mod drain;

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 
+pub(super) use crate::backend::with_causes;
+
 /// Whether results are for people or for programs.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct Format {
@@ -36,12 +38,6 @@ pub(super) fn say(text: &str) {
 /// Whether standard error takes colours: a terminal, unless `NO_COLOR` says otherwise.
 pub(super) fn takes_colours() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
-/// The error and what it came from, down to the first cause.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Standard error for log lines. `tracing-subscriber` reports a failed write by `eprintln!`, which panics where standard error is

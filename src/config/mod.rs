@@ -166,7 +166,8 @@ pub struct Etcd {
 /// See [`Config::leadership`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leadership {
-    /// How long a leadership lasts without renewal: whole seconds, 2s to 24h, by default 10s.
+    /// How long a leadership lasts without renewal: whole seconds, 2s to 24h, by default 10s. Of SQLite's nothing is renewed; there as
+    /// everywhere a leader bears for so long, and a request or two more, with a store that takes no commit.
     #[serde(with = "humantime_serde")]
     pub lease_ttl: Duration,
     /// What a leader does that lost its leadership, by default [`OnLoss::Exit`].

@@ -79,7 +79,7 @@ pub(super) async fn settle(
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE.1);
-        if belief.deadline().is_some_and(|deadline| clock::now() >= deadline) {
+        if clock::now() >= belief.deadline() {
             break Err(Error::Expired);
         }
     };
@@ -128,6 +128,11 @@ mod tests {
         store::Error::OutcomeUnknown { what: "test", source: "gone".into() }
     }
 
+    /// Longer than any of these tests.
+    fn belief() -> Belief {
+        Belief(tokio::sync::watch::channel(clock::now().after(Duration::from_secs(600))).1)
+    }
+
     async fn settled(answers: Vec<Result<Revision, store::Error>>, belief: Belief) -> (Result<Event, Error>, Arc<Scripted>) {
         settled_until(clock::now().after(Duration::from_secs(600)), answers, belief).await
     }
@@ -148,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_that_did_not_take_it_is_a_failure_at_once() {
-        let (outcome, store) = settled(vec![Err(unavailable())], Belief::WhileAlive).await;
+        let (outcome, store) = settled(vec![Err(unavailable())], belief()).await;
         assert_eq!(outcome.unwrap(), Event::CommitFailed);
         assert_eq!(store.sent.lock().unwrap().len(), 1);
     }
@@ -158,7 +163,7 @@ mod tests {
     #[tokio::test]
     async fn after_an_unknown_outcome_an_unavailable_store_proves_nothing() {
         let answers = vec![Err(unknown()), Err(unavailable()), Err(unknown()), Ok(Revision(5))];
-        let (outcome, store) = settled(answers, Belief::WhileAlive).await;
+        let (outcome, store) = settled(answers, belief()).await;
         assert_eq!(outcome.unwrap(), Event::Committed { revision: Revision(5) });
         let sent = store.sent.lock().unwrap();
         assert_eq!(sent.len(), 4);
@@ -167,17 +172,17 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_overtaken_ends_the_leadership() {
-        let (outcome, _) = settled(vec![Err(unknown()), Err(store::Error::LeadershipLost)], Belief::WhileAlive).await;
+        let (outcome, _) = settled(vec![Err(unknown()), Err(store::Error::LeadershipLost)], belief()).await;
         assert!(matches!(outcome, Err(Error::LeadershipLost)));
         let moved = store::Error::ConcurrentModification { expected: Some(Revision(4)), actual: Some(Revision(6)) };
-        let (outcome, _) = settled(vec![Err(unknown()), Err(moved)], Belief::WhileAlive).await;
+        let (outcome, _) = settled(vec![Err(unknown()), Err(moved)], belief()).await;
         assert!(matches!(outcome, Err(Error::Store(store::Error::ConcurrentModification { .. }))));
     }
 
     #[tokio::test]
     async fn an_unsettled_commit_is_not_chased_beyond_the_deadline() {
         let (_renewals, deadline) = tokio::sync::watch::channel(clock::now());
-        let (outcome, store) = settled(vec![Err(unknown()), Ok(Revision(5))], Belief::Until(deadline)).await;
+        let (outcome, store) = settled(vec![Err(unknown()), Ok(Revision(5))], Belief(deadline)).await;
         assert!(matches!(outcome, Err(Error::Expired)));
         assert_eq!(store.sent.lock().unwrap().len(), 1);
     }
@@ -186,11 +191,11 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_takes_nothing_for_too_long_is_given_up() {
         for error in [unavailable(), unknown()] {
-            let (outcome, store) = settled_until(clock::now(), vec![Err(error), Ok(Revision(5))], Belief::WhileAlive).await;
+            let (outcome, store) = settled_until(clock::now(), vec![Err(error), Ok(Revision(5))], belief()).await;
             assert!(matches!(outcome, Err(Error::StoreGone(_))), "{outcome:?}");
             assert_eq!(store.sent.lock().unwrap().len(), 1);
         }
-        let (outcome, _) = settled_until(clock::now(), vec![Ok(Revision(5))], Belief::WhileAlive).await;
+        let (outcome, _) = settled_until(clock::now(), vec![Ok(Revision(5))], belief()).await;
         assert_eq!(outcome.unwrap(), Event::Committed { revision: Revision(5) }, "it is never too late for an answer");
     }
 }

@@ -81,7 +81,7 @@ impl Leader {
             engine: Engine::new(settings, takeover, None, clock::now()),
             store: Arc::new(Scripted(commits)),
             fence: Fence::Sql { number: 1, token: Token(1) },
-            belief: Belief::WhileAlive,
+            belief: Belief(tokio::sync::watch::channel(clock::now().after(Duration::from_secs(600))).1),
             store_patience: Duration::from_secs(600),
             pulse: crate::election::Pulse::new(),
             calls,

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::Fence;
 use crate::backend::settings::Invalid;
+use crate::backend::{BoxError, Fence};
 use crate::clock;
 use crate::types::BootInstant;
 
@@ -28,23 +28,15 @@ pub struct Leadership {
     holder: Box<dyn Holder>,
 }
 
-/// Until when a leader may believe that it leads (L4).
+/// Until when a leader may believe that it leads (L4): until the instant in the channel, which renewals move; counted from the *send* of
+/// the last acknowledged renewal, or from the last beat. It may be moved on after it has passed: nobody had taken the leadership meanwhile.
 #[derive(Clone, Debug)]
-pub enum Belief {
-    /// As long as the process lives: the operating system keeps the lock.
-    WhileAlive,
-    /// Until the instant in the channel, which renewals move; counted from the *send* of the last acknowledged renewal, or from the last
-    /// beat. It may be moved on after it has passed: nobody had taken the leadership meanwhile.
-    Until(watch::Receiver<BootInstant>),
-}
+pub struct Belief(pub watch::Receiver<BootInstant>);
 
 impl Belief {
-    /// The deadline as it is now; `None`: as long as the process lives.
-    pub fn deadline(&self) -> Option<BootInstant> {
-        match self {
-            Belief::WhileAlive => None,
-            Belief::Until(deadline) => Some(*deadline.borrow()),
-        }
+    /// The deadline as it is now.
+    pub fn deadline(&self) -> BootInstant {
+        *self.0.borrow()
     }
 }
 
@@ -104,7 +96,7 @@ pub enum Error {
         /// What was tried.
         what: &'static str,
         /// Why it failed.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: BoxError,
     },
     /// What it was opened on is no longer what is found at its place: whoever goes on has to open it anew.
     #[error("the campaign is about something that is gone: {0}")]
@@ -118,7 +110,7 @@ pub enum Error {
 #[async_trait::async_trait]
 pub trait Holder: Send {
     /// Gives the leadership up. Already gone counts as released.
-    async fn release(self: Box<Self>) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+    async fn release(self: Box<Self>) -> Result<(), BoxError>;
 }
 
 impl Leadership {
@@ -153,7 +145,7 @@ impl Leadership {
     }
 
     /// Gives it up, after everything that acts on it has ended.
-    pub async fn release(self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    pub async fn release(self) -> Result<(), BoxError> {
         self.holder.release().await
     }
 }

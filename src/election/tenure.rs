@@ -25,7 +25,7 @@ impl Tenure {
 
     /// What a leader may believe.
     pub(super) fn belief(&self) -> Belief {
-        Belief::Until(self.deadline.subscribe())
+        Belief(self.deadline.subscribe())
     }
 
     /// From one renewal to the next.

@@ -10,6 +10,7 @@ use super::Error;
 use crate::backend::etcd::{self, Members};
 use crate::backend::postgres::{self, Server};
 use crate::backend::sqlite::Database;
+use crate::backend::with_causes;
 use crate::config::{Config, StoreKind};
 use crate::election::etcd::EtcdElection;
 use crate::election::host::{self, HostElection};
@@ -135,9 +136,4 @@ impl Opening<'_> {
 /// Settings that can never work.
 fn refused(error: impl std::error::Error) -> Error {
     Error::Configuration(with_causes(&error))
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -10,6 +10,7 @@ pub mod sqlite;
 use async_trait::async_trait;
 
 use crate::assignment::state::{Changes, State};
+pub use crate::backend::BoxError;
 use crate::backend::{self, Fence};
 use crate::types::Revision;
 
@@ -101,9 +102,6 @@ pub enum Error {
         reason: String,
     },
 }
-
-/// A cause of any type.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl From<backend::Error> for Error {
     fn from(error: backend::Error) -> Error {

@@ -25,24 +25,22 @@ pub struct Export {
     pub to: Destination,
     /// Only read, seal nothing, and make another cluster of it.
     pub copy: bool,
-    /// Somebody asks whoever leads to step down until `elected` is cancelled: where a leadership cannot be waited for, try again.
-    pub insist: bool,
-    /// Cancelled by [`export`] once nobody need be asked any more.
+    /// Cancelled by [`export`] once nobody need be asked to step down any more.
     pub elected: CancellationToken,
 }
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
-    /// Of the document.
+    /// The cluster that the document is of; another one than the store's where it is a copy.
     pub cluster_id: ClusterId,
-    /// In it.
+    /// All of the cluster's shards.
     pub number_of_shards: u32,
-    /// In it.
+    /// How many records of executors the document has.
     pub executors: usize,
-    /// Of the document.
+    /// Whoever leads on the document takes a higher one.
     pub term: Term,
-    /// Of the document.
+    /// By which the document is recognised, also by the store that takes it in.
     pub checksum: Checksum,
 }
 
@@ -82,10 +80,7 @@ impl Exporter {
             self.export.elected.cancel();
             return self.again(&loaded.state).await;
         }
-        under_leadership(places, self.export.insist, shutdown, async |fence, grace| {
-            self.take_and_seal(places, fence, grace).await
-        })
-        .await
+        under_leadership(places, shutdown, async |fence, grace| self.take_and_seal(places, fence, grace).await).await
     }
 
     /// What can be exported.

@@ -25,13 +25,13 @@ pub struct Import {
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// Of the document.
+    /// The cluster that goes on in this store.
     pub cluster_id: ClusterId,
-    /// In it.
+    /// All of the cluster's shards; managers have to be configured with as many.
     pub number_of_shards: u32,
-    /// In it.
+    /// How many records of executors the document has.
     pub executors: usize,
-    /// Of the document.
+    /// As in the document. Whoever leads takes a higher one.
     pub term: Term,
     /// All of it was there already: nothing was written.
     pub was_there: bool,
@@ -61,7 +61,7 @@ pub async fn import(config: &Config, import: Import, shutdown: &CancellationToke
             Room::Taken => true,
             Room::Empty | Room::Part(..) => {
                 let write = async |fence: Fence, _| write(places, &fence, &document, state).await;
-                under_leadership(places, false, shutdown, write).await?
+                under_leadership(places, shutdown, write).await?
             }
         };
         Ok(Imported {

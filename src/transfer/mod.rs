@@ -29,7 +29,7 @@ use crate::assignment::state::{Changes, Seal};
 use crate::backend::Fence;
 use crate::clock;
 use crate::config::Config;
-use crate::election::{self, Leadership, Patience};
+use crate::election::{self, Patience};
 use crate::metrics::Metrics;
 use crate::run::{self, places::Places};
 use crate::store::{self, Loaded};
@@ -39,8 +39,6 @@ use crate::types::{ClusterId, Revision, Term};
 const PAUSE: Duration = Duration::from_millis(200);
 /// For so long a commit of unknown outcome is sent again.
 const SETTLING: Duration = Duration::from_secs(30);
-/// The pause between two attempts at a leadership that cannot be waited for, while its holder is asked to give it up.
-const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 /// How long giving up the leadership may take.
 const RELEASING: Duration = Duration::from_secs(2);
 /// How long the store may take to close.
@@ -109,9 +107,6 @@ pub enum Error {
     /// The campaign failed.
     #[error("the campaign failed")]
     Campaign(#[source] election::Error),
-    /// Another process leads, and cannot be waited for.
-    #[error("another process leads on this store: stop it, or let `--manager` name where it serves")]
-    HeldElsewhere(#[source] election::Error),
     /// The leadership was lost before the work was done.
     #[error("the leadership was lost before it was done; run the same command again")]
     LeadershipLost(#[source] store::BoxError),
@@ -122,7 +117,7 @@ pub enum Error {
 
 impl Error {
     /// What the process ends with: 1 interrupted, or the file cannot be written; 2 usage, configuration or document; 3 store or what
-    /// is in it; 4 leadership lost; 5 held elsewhere.
+    /// is in it; 4 leadership lost.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Run(error) => error.exit_code(),
@@ -131,7 +126,6 @@ impl Error {
             Error::Empty | Error::Contradiction(_) | Error::Occupied { .. } | Error::OtherImport { .. } => 3,
             Error::Store { .. } | Error::Campaign(_) => 3,
             Error::LeadershipLost(_) => 4,
-            Error::HeldElsewhere(_) => 5,
         }
     }
 }
@@ -148,17 +142,19 @@ fn refuse_parts(loaded: &Loaded) -> Result<(), Error> {
     }
 }
 
-/// Campaigns, does `work` under the leadership, and gives it up. With `insist` a leadership that cannot be waited for is tried for
-/// over and over: somebody asks its holder to give it up.
+/// Campaigns, waiting as a standby for as long as it takes; does `work` under the leadership, and gives it up.
 ///
 /// What `work` is given is the fence, and for how long the leader before may still believe that it leads.
 async fn under_leadership<T>(
     places: &Places,
-    insist: bool,
     shutdown: &CancellationToken,
     work: impl AsyncFnOnce(Fence, Duration) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let mut leadership = campaign(places, insist, shutdown).await?;
+    let won = places.election.campaign(shutdown).await;
+    let mut leadership = won.map_err(|error| match error {
+        election::Error::Cancelled => Error::Interrupted,
+        error => Error::Campaign(error),
+    })?;
     info!("elected");
     let (fence, grace) = (leadership.fence().clone(), leadership.takeover_grace());
     let done = tokio::select! {
@@ -173,18 +169,6 @@ async fn under_leadership<T>(
         Err(_) => warn!("the leadership could not be given up in time; it ends by itself"),
     }
     done
-}
-
-async fn campaign(places: &Places, insist: bool, shutdown: &CancellationToken) -> Result<Leadership, Error> {
-    loop {
-        match places.election.campaign(shutdown).await {
-            Ok(leadership) => return Ok(leadership),
-            Err(election::Error::Cancelled) => return Err(Error::Interrupted),
-            Err(held @ election::Error::HeldElsewhere { .. }) if !insist => return Err(Error::HeldElsewhere(held)),
-            Err(election::Error::HeldElsewhere { .. }) => tokio::time::sleep(ATTEMPT_PAUSE).await,
-            Err(error) => return Err(Error::Campaign(error)),
-        }
-    }
 }
 
 /// Commits, and sends the identical commit again as long as it is unknown whether it landed (L5).

@@ -118,11 +118,11 @@ pub fn lease_of(leadership: &Leadership) -> i64 {
 }
 
 pub fn deadline(leadership: &Leadership) -> BootInstant {
-    leadership.belief().deadline().unwrap()
+    leadership.belief().deadline()
 }
 
 pub fn deadlines(leadership: &Leadership) -> tokio::sync::watch::Receiver<BootInstant> {
-    let Belief::Until(receiver) = leadership.belief() else { panic!("it has no deadline") };
+    let Belief(receiver) = leadership.belief();
     receiver
 }
 

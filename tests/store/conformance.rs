@@ -337,7 +337,7 @@ pub async fn bad_bytes_are_named_and_left_as_they_are(harness: &impl Harness) {
         let mut flipped = sound.clone();
         *flipped.last_mut().unwrap() ^= 0x10;
         let mut newer = sound.clone();
-        newer[5] = 2;
+        newer[5] = 9;
         let checksum = crc32fast::hash(&[&newer[..16], &newer[20..]].concat());
         newer[16..20].copy_from_slice(&checksum.to_be_bytes());
         let bad = [

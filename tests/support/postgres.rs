@@ -273,7 +273,8 @@ fn ended_within(process: &mut Child, patience: Duration) -> bool {
     false
 }
 
-fn program(name: &str) -> PathBuf {
+/// Where a binary of PostgreSQL is.
+pub fn program(name: &str) -> PathBuf {
     if let Some(directory) = std::env::var_os("POSTGRES_BIN_DIR") {
         return PathBuf::from(directory).join(name);
     }

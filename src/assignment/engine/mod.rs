@@ -237,10 +237,10 @@ impl Engine {
         }
     }
 
-    /// Until when the leadership may be believed in; `None` for as long as the process lives. After that nothing is granted or
-    /// renewed (L4). To be set before every batch of events, from a deadline that was read after the events were.
-    pub fn believe_until(&mut self, deadline: Option<BootInstant>) {
-        self.believe_until = deadline;
+    /// Until when the leadership may be believed in; as long as nobody says so, without end. After that nothing is granted or renewed
+    /// (L4). To be set before every batch of events, from a deadline that was read after the events were.
+    pub fn believe_until(&mut self, deadline: BootInstant) {
+        self.believe_until = Some(deadline);
     }
 
     /// Takes in one event. `now` must have been read after the event arrived, and never go back.

@@ -28,8 +28,8 @@ use tracing::{info, warn};
 use self::lease::{Keeper, Lease};
 use super::tenure::Tenure;
 use super::{Election, Error, Holder, Leadership, Lost, Pulse};
-use crate::backend::Fence;
 use crate::backend::etcd::{Failure, Invalid, Members};
+use crate::backend::{BoxError, Fence};
 use crate::clock;
 use crate::types::{BootInstant, Token};
 
@@ -44,8 +44,6 @@ const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// How often somebody who waits looks who leads, so that who asks it is not sent to one that is long gone.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What an election is run with.
 #[derive(Clone)]

@@ -35,7 +35,7 @@ use self::cell::{Claim, LeaderCell, Vacancy};
 use self::standby::Bell;
 use super::{Belief, Election, Error, Holder, Leadership, Lost, Patience, Pulse};
 use crate::backend::sqlite::{Database, leader_file};
-use crate::backend::{self, Fence};
+use crate::backend::{self, BoxError, Fence};
 use crate::clock;
 use crate::types::{BootInstant, Token};
 
@@ -45,8 +45,6 @@ const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
 const DRAW_PAUSE: Duration = Duration::from_millis(20);
 /// How long one who stepped down lets others go first: they are woken within milliseconds.
 const COURTESY: Duration = Duration::from_millis(500);
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// What an election is run with.
 #[derive(Clone)]
@@ -94,17 +92,17 @@ impl HostElection {
             let cell = Arc::new(cell.map_err(|error| store_error("opening the leader cell", error))?);
             let bell = Bell::on(&cell);
             let Some((claim, vacancy)) = self.win(&cell, &bell).await? else { continue };
-            if let Some(leadership) = self.take_office(Claimed { cell, claim }, bell, vacancy).await? {
+            if let Some(leadership) = self.take_office(HeldClaim { cell, claim }, bell, vacancy).await? {
                 return Ok(leadership);
             }
         }
     }
 
     /// From the claim to the number. `None`: the claim was lost on the way.
-    async fn take_office(&self, held: Claimed, bell: Bell, vacancy: Vacancy) -> Result<Option<Leadership>, Error> {
+    async fn take_office(&self, held: HeldClaim, bell: Bell, vacancy: Vacancy) -> Result<Option<Leadership>, Error> {
         info!(term = held.claim.term(), ?vacancy, "the leader cell was claimed");
         let deadline = Arc::new(watch::Sender::new(clock::now().after(self.options.grace)));
-        let belief = Belief::Until(deadline.subscribe());
+        let belief = Belief(deadline.subscribe());
         let (lose, mut lost) = oneshot::channel();
         let keeper = Keeper {
             database: Arc::clone(&self.database),
@@ -182,13 +180,13 @@ impl Election for HostElection {
     }
 }
 
-/// A claim that is given up when dropped.
-struct Claimed {
+/// A claim that was won, and is given up when dropped.
+struct HeldClaim {
     cell: Arc<LeaderCell>,
     claim: Claim,
 }
 
-impl Drop for Claimed {
+impl Drop for HeldClaim {
     fn drop(&mut self) {
         // Replaced is given up too.
         self.cell.step_down(self.claim).ok();
@@ -198,7 +196,7 @@ impl Drop for Claimed {
 struct HostHolder {
     // In this order: nothing beats for a claim that was given up.
     keeping: AbortOnDropHandle<()>,
-    held: Claimed,
+    held: HeldClaim,
 }
 
 #[async_trait::async_trait]

@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::{BoxError, row};
 use crate::backend::postgres::Server;
+use crate::backend::with_causes;
 use crate::clock;
 use crate::election::Lost;
 use crate::election::tenure::Tenure;
@@ -80,8 +81,7 @@ impl Keeper {
                 }
                 Err(error) => {
                     warn!(error = &*error as &dyn std::error::Error, "the leadership is not being renewed; connecting again");
-                    let causes = std::iter::successors(error.source(), |cause| cause.source());
-                    last = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+                    last = with_causes(&*error);
                     next = clock::now().after(pause);
                     pause = (pause * 2).min(interval / 4);
                 }

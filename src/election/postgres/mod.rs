@@ -6,7 +6,7 @@
 //! ```
 //! A row that is over is taken by whoever comes first, whoever had it. Whoever gives it up says so on a channel of the schema's name, so
 //! that a hand-over takes as long as that takes; a wake-up that is lost costs a third of a TTL at most. Whatever ends a campaign after it
-//! asked for the row, a future that is dropped included, ends in [`row::Claim::release`].
+//! asked for the row, a future that is dropped included, ends in `row::Claim::release`.
 //!
 //! What a leader believes does not come from the row: it counts on its own clock from the *send* of the last renewal that was
 //! acknowledged. The database counts from later, so it gives the row to nobody else before, unless its clock jumps; for that there is
@@ -33,7 +33,7 @@ use super::tenure::Tenure;
 use super::{Election, Error, Holder, Leadership, Patience, Pulse};
 use crate::backend::postgres::Server;
 use crate::backend::settings::Invalid;
-use crate::backend::{self, Fence};
+use crate::backend::{self, BoxError, Fence};
 
 /// Between two attempts of which the first failed, the first and the longest pause. The longest is also no longer than a third of the
 /// TTL, which a wake-up may be late by.
@@ -45,7 +45,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long one who stepped down lets others go first. Far more than they need to wake and take the row.
 const COURTESY: Duration = Duration::from_millis(300);
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// What was being done, as errors say it.
+const WAITING: &str = "waiting for the end of a leadership";
 
 /// What an election is run with.
 #[derive(Clone)]
@@ -198,8 +199,6 @@ impl PostgresElection {
         answer.map_err(|error| store_error(what, error))
     }
 }
-
-const WAITING: &str = "waiting for the end of a leadership";
 
 #[async_trait::async_trait]
 impl Election for PostgresElection {

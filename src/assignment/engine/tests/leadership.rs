@@ -113,7 +113,7 @@ fn l4_past_its_belief_a_leader_answers_and_takes_nothing() {
     rig.join("a", 11);
     rig.join("b", 21);
     rig.pass(SETTLE);
-    rig.engine.believe_until(Some(rig.now.after(TICK)));
+    rig.engine.believe_until(rig.now.after(TICK));
     let renewal = rig.renewal(&rig.executors["a"].clone());
     assert!(matches!(&replies(&rig.renew(renewal.clone()))[..], [Ok(Answer::Lease(_))]));
     rig.now = rig.now.after(TICK);

@@ -20,13 +20,13 @@ impl Claim {
         Claim((u64::from(pid) << TERM_BITS) | (term & MAX_TERM))
     }
 
-    /// Whose.
+    /// Of the process that it was made for; 0 where the cell was given up.
     pub fn pid(self) -> u32 {
         // 22 bits are left.
         (self.0 >> TERM_BITS) as u32
     }
 
-    /// The how manieth of the cell, from 1.
+    /// Which of the cell's claims it is, counted from 1; 0 before the first.
     pub fn term(self) -> u64 {
         self.0 & MAX_TERM
     }

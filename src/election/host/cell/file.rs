@@ -30,7 +30,7 @@ pub struct Error {
 /// See [`Error`].
 #[derive(Debug, thiserror::Error)]
 pub enum Reason {
-    /// It belongs to another user, and not to this one.
+    /// It belongs to another user, and does not let this one read and write it.
     #[error("every process that may lead must be able to read and write it")]
     Permission(#[source] io::Error),
     /// The operating system refused otherwise: no space, no such directory, ...
