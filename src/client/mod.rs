@@ -16,11 +16,13 @@ mod call;
 mod control;
 mod error;
 mod host;
-mod ledger;
+#[doc(hidden)]
+pub mod ledger;
 mod lookout;
 mod managers;
 mod observer;
-mod pace;
+#[doc(hidden)]
+pub mod pace;
 mod server;
 mod session;
 mod tally;

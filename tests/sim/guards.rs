@@ -1,0 +1,42 @@
+//! The guards of the promises, as data: each can be taken out, and then the simulation must go red.
+
+/// What holds a promise up. Taken out in the model around the real engine and the real ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// P1: the store compares the fence.
+    Fence,
+    /// P1: the store compares the revision.
+    Revision,
+    /// P2: nothing is told before the commit is durable.
+    DurableFirst,
+    /// P3: the outcome of a command proves nothing until it is known.
+    OutcomesProveNothing,
+    /// P3, L1: whose lease is being ended is not renewed.
+    ExpiryFirst,
+    /// P3, L2: only who has seen the release confirms it.
+    Marks,
+    /// P3, L3: an answer below the mark renews nothing.
+    AnswersBelowTheMark,
+    /// P3, L4: nothing is renewed past the belief deadline.
+    Belief,
+    /// P3, L5: an unknown outcome is not a failure.
+    UnknownOutcomes,
+    /// P3, L6: a shard that is being stopped keeps the lease that it had.
+    ReleaseKeepsItsLease,
+    /// P3, L7: the executor counts from sending.
+    CountsFromSending,
+    /// P3, L8: a new leader waits for the leases of the one before.
+    NewLeaderWaits,
+    /// P3, L13: a new incarnation waits for the old one.
+    IncarnationsWait,
+    /// P3: an executor ends its work when its lease is over.
+    SelfFence,
+    /// P5: commands below the mark bounce.
+    CommandsBelowTheMark,
+    /// P6: a commit that failed is planned anew.
+    FailedCommits,
+    /// P7: a reader drops what is older than what it has.
+    Reader,
+    /// P10, L9: a late turn blames itself.
+    Stalls,
+}

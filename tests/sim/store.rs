@@ -1,0 +1,123 @@
+//! The place that is never wrong: the stored state, and who leads. What reaches it and what comes back is the links' affair.
+//!
+//! Records go through the real codec. Every state that it ever held stays known, as the measure of what may be told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use shard_manager::assignment::check::{check, check_step};
+use shard_manager::assignment::state::Changes;
+use shard_manager::assignment::{State, command::Snapshot};
+use shard_manager::store::codec::{self, Key};
+use shard_manager::types::{Revision, Version};
+
+use crate::guards::Guard;
+use crate::random::{Instant, SECOND};
+
+/// How long a leadership lasts without a renewal.
+pub const LEADERSHIP: Instant = 2 * SECOND;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    LeadershipLost,
+    ConcurrentModification,
+    Unavailable,
+}
+
+#[derive(Default)]
+pub struct Store {
+    /// The fence: the number of the newest leadership.
+    leader: u64,
+    expires: Instant,
+    revision: Option<Revision>,
+    records: BTreeMap<Key, Vec<u8>>,
+    history: BTreeMap<Revision, Arc<State>>,
+    /// It takes nothing until then.
+    pub out_until: Instant,
+}
+
+impl Store {
+    /// Takes the leadership, if nobody has it.
+    pub fn campaign(&mut self, now: Instant) -> Option<u64> {
+        (now >= self.out_until && now >= self.expires).then(|| {
+            self.leader += 1;
+            self.expires = now + LEADERSHIP;
+            self.leader
+        })
+    }
+
+    /// Renews the leadership; `false` where it is over.
+    pub fn keep(&mut self, now: Instant, number: u64) -> bool {
+        let kept = now >= self.out_until && now < self.expires && number == self.leader;
+        if kept {
+            self.expires = now + LEADERSHIP;
+        }
+        kept
+    }
+
+    /// Whoever asks has to ask again where it is out.
+    pub fn load(&self, now: Instant) -> Option<Option<(Revision, State)>> {
+        let load = || {
+            let state = codec::decode(self.records.iter().map(|(key, bytes)| (*key, bytes))).expect("what was written can be read");
+            self.revision.zip(state)
+        };
+        (now >= self.out_until).then(load)
+    }
+
+    /// **P1.** As a real store: fence and revision first, and an identical commit that landed before is recognised (L5). What lands is
+    /// measured against the rules of states and steps, whatever let it in.
+    pub fn commit(
+        &mut self,
+        now: Instant,
+        guard: Option<Guard>,
+        number: u64,
+        expected: Option<Revision>,
+        changes: &Changes,
+    ) -> Result<Result<Revision, Refusal>, String> {
+        if now < self.out_until {
+            return Ok(Err(Refusal::Unavailable));
+        }
+        if number != self.leader && guard != Some(Guard::Fence) {
+            return Ok(Err(Refusal::LeadershipLost));
+        }
+        if self.revision != expected && guard != Some(Guard::Revision) {
+            let name = |state: &Arc<State>| (state.meta.token, state.meta.attempt);
+            let landed = self.revision.and_then(|revision| self.history.get(&revision));
+            let same = landed.map(name) == Some((changes.meta.token, changes.meta.attempt));
+            return Ok(self.revision.filter(|_| same).ok_or(Refusal::ConcurrentModification));
+        }
+        if number != self.leader {
+            return Err(format!("P1: leadership {number} wrote while {} was the current one", self.leader));
+        }
+        if self.revision != expected {
+            return Err(format!("P1: a write that replaces {expected:?} was taken at {:?}", self.revision));
+        }
+        self.records.extend(codec::encode(changes).map_err(|refused| format!("P9: {refused:?}"))?);
+        let state = codec::decode(self.records.iter().map(|(key, bytes)| (*key, bytes)));
+        let state = Arc::new(state.map_err(|refused| format!("P9: {refused:?}"))?.ok_or("P9: no meta")?);
+        let mut violations = check(&state);
+        if let Some(before) = self.revision.and_then(|revision| self.history.get(&revision)) {
+            violations.extend(check_step(before, &state));
+        }
+        if let Some(violation) = violations.first() {
+            return Err(format!("check: {violation}"));
+        }
+        let revision = Revision(self.revision.map_or(1, |revision| revision.0 + 1));
+        self.revision = Some(revision);
+        self.history.insert(revision, state);
+        Ok(Ok(revision))
+    }
+
+    /// **P2.** The durable state that a version names.
+    pub fn durable(&self, version: Version) -> Result<&Arc<State>, String> {
+        let state = self.history.get(&version.revision).filter(|state| state.meta.term == version.term);
+        state.ok_or_else(|| format!("P2: {version} was told, and no such state is durable"))
+    }
+
+    /// The state in force.
+    pub fn current(&self) -> Option<Snapshot> {
+        let revision = self.revision?;
+        let state = self.history.get(&revision)?;
+        Some(Snapshot { version: Version { term: state.meta.term, revision }, state: Arc::clone(state) })
+    }
+}
