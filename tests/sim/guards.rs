@@ -40,3 +40,35 @@ pub enum Guard {
     /// P10, L9: a late turn blames itself.
     Stalls,
 }
+
+/// A guard, what goes red without it (how the failure begins), and within how many seeds.
+pub struct Row {
+    pub guard: Guard,
+    pub promise: &'static str,
+    pub within: u64,
+}
+
+const fn row(guard: Guard, promise: &'static str, within: u64) -> Row {
+    Row { guard, promise, within }
+}
+
+pub const TABLE: [Row; 18] = [
+    row(Guard::Fence, "P1", 1000),
+    row(Guard::Revision, "P1", 1000),
+    row(Guard::DurableFirst, "P2", 1000),
+    row(Guard::OutcomesProveNothing, "P3", 1000),
+    row(Guard::ExpiryFirst, "P3", 1000),
+    row(Guard::Marks, "P3", 1000),
+    row(Guard::AnswersBelowTheMark, "L3", 1000),
+    row(Guard::Belief, "P3", 1000),
+    row(Guard::UnknownOutcomes, "P3", 1000),
+    row(Guard::ReleaseKeepsItsLease, "P3", 1000),
+    row(Guard::CountsFromSending, "P3", 1000),
+    row(Guard::NewLeaderWaits, "P3", 1000),
+    row(Guard::IncarnationsWait, "P3", 1000),
+    row(Guard::SelfFence, "P3", 1000),
+    row(Guard::CommandsBelowTheMark, "P5", 1000),
+    row(Guard::FailedCommits, "P6", 1000),
+    row(Guard::Reader, "P7", 1000),
+    row(Guard::Stalls, "P10", 1000),
+];

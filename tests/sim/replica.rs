@@ -133,7 +133,8 @@ impl Replica {
                     && let Some(number) = context.store.campaign(context.time)
                 {
                     context.log(|| format!("replica {} wins leadership {number}", self.at));
-                    let load = now.after(span(context.random.between(MS, 30 * MS)));
+                    let longest = if context.calm { 30 * MS } else { 600 * MS };
+                    let load = now.after(span(context.random.between(MS, longest)));
                     self.role = Role::Won { number, load, until: now.after(span(LEADERSHIP)) };
                     return self.clock.when(load);
                 }
@@ -278,7 +279,8 @@ impl Leadership {
         let links = self.links.values().filter(|link| link.attempt.is_some() || link.failures > 0).map(|link| link.until);
         let own = [Some(self.keep), Some(self.believe_until), commit, self.open_at, Some(BootInstant(turn))];
         let next = own.into_iter().flatten().chain(links).filter(|at| *at > now).min();
-        Ok(if BootInstant(turn) <= now { now } else { next.unwrap_or(now) })
+        // Whatever is due, a coordinator never spins.
+        Ok(if BootInstant(turn) <= now { now.after(span(MS)) } else { next.unwrap_or(now.after(span(MS))) })
     }
 
     /// For a guard: turns for a time in which nobody ran, as if nothing had been missed.
