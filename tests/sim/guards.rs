@@ -19,7 +19,7 @@ pub enum Guard {
     AnswersBelowTheMark,
     /// P3, L4: nothing is renewed past the belief deadline.
     Belief,
-    /// P3, L5: an unknown outcome is not a failure.
+    /// L5: an unknown outcome is not a failure.
     UnknownOutcomes,
     /// P3, L6: a shard that is being stopped keeps the lease that it had.
     ReleaseKeepsItsLease,
@@ -61,7 +61,7 @@ pub const TABLE: [Row; 18] = [
     row(Guard::Marks, "P3", 1000),
     row(Guard::AnswersBelowTheMark, "L3", 1000),
     row(Guard::Belief, "P3", 1000),
-    row(Guard::UnknownOutcomes, "P3", 1000),
+    row(Guard::UnknownOutcomes, "L5", 1000),
     row(Guard::ReleaseKeepsItsLease, "P3", 1000),
     row(Guard::CountsFromSending, "P3", 1000),
     row(Guard::NewLeaderWaits, "P3", 1000),

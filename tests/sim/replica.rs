@@ -14,7 +14,7 @@ use shard_manager::types::{BootInstant, ClusterId, ExecutorId, Incarnation, Revi
 use crate::guards::Guard;
 use crate::random::{Clock, Instant, MS, span, us};
 use crate::store::{LEADERSHIP, Refusal as StoreRefusal};
-use crate::world::{Call, Context, LEASE, Message, Node, TURN};
+use crate::world::{Call, Context, LEASE, Message, Node, TURN, held};
 
 /// After that the answer of the store is not waited for any more.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(700);
@@ -247,6 +247,7 @@ impl Leadership {
             // Not answered in time, or its pause is over: the identical commit again.
             commit.in_doubt |= commit.waits;
             if commit.in_doubt && commit.waits && context.guard == Some(Guard::UnknownOutcomes) {
+                context.called_failed(&commit.changes.meta);
                 self.commit = None;
                 batch.push(Event::CommitFailed);
             } else {
@@ -259,7 +260,7 @@ impl Leadership {
             self.opened = self.awake;
             batch.push(Event::PortOpened);
         }
-        self.engine.believe_until((context.guard != Some(Guard::Belief)).then_some(self.believe_until));
+        self.believe(context);
         if !batch.is_empty() || now.after(self.ahead) >= self.engine.next_turn() {
             for event in batch.into_iter().chain([Event::Turn]) {
                 let opens = event == Event::PortOpened;
@@ -283,6 +284,11 @@ impl Leadership {
         Ok(if BootInstant(turn) <= now { now.after(span(MS)) } else { next.unwrap_or(now.after(span(MS))) })
     }
 
+    fn believe(&mut self, context: &Context) {
+        let deadline = self.believe_until.after(self.ahead);
+        self.engine.believe_until((context.guard != Some(Guard::Belief)).then_some(deadline));
+    }
+
     /// For a guard: turns for a time in which nobody ran, as if nothing had been missed.
     fn catch_up(&mut self, at: usize, now: BootInstant, context: &mut Context) -> Result<(), Over> {
         let mut then = self.ran;
@@ -297,6 +303,7 @@ impl Leadership {
     fn skip(&mut self, at: usize, now: BootInstant, context: &mut Context) -> Result<(), Over> {
         for _ in 0..us(LEASE + LEASE / 4) / us(TURN) {
             self.ahead += TURN;
+            self.believe(context);
             self.step(at, now, Event::Turn, context)?;
         }
         Ok(())
@@ -353,6 +360,7 @@ impl Leadership {
                         batch.push(Event::Committed { revision });
                     }
                     Err(StoreRefusal::Unavailable) if !commit.in_doubt => {
+                        context.called_failed(&commit.changes.meta);
                         self.commit = None;
                         if context.guard != Some(Guard::FailedCommits) {
                             batch.push(Event::CommitFailed);
@@ -473,17 +481,8 @@ impl Leadership {
                 }
                 Command::Reply(request, mut reply) => {
                     let Some(caller) = self.callers.remove(&request) else { continue };
-                    if let (Err(Refusal::LeaseEnding { .. }), Some(Guard::ExpiryFirst), Some(published)) =
-                        (&reply, context.guard, &self.published)
-                    {
-                        reply = Ok(Answer::Lease(LeaseAnswer {
-                            cluster_id: published.state.meta.cluster_id,
-                            version: published.version,
-                            number_of_shards: context.shards,
-                            lease_ttl: LEASE,
-                            assignment: None,
-                            claim_wanted: false,
-                        }));
+                    if context.guard == Some(Guard::ExpiryFirst) && matches!(reply, Err(Refusal::LeaseEnding { .. })) {
+                        reply = self.renew_all_the_same(caller.id.as_ref()).map_or(reply, |lease| Ok(Answer::Lease(lease)));
                     }
                     context.answered(caller.id.as_ref(), &reply);
                     if let (Ok(_), Some(id)) = (&reply, caller.id) {
@@ -497,6 +496,21 @@ impl Leadership {
             }
         }
         Ok(())
+    }
+
+    /// For a guard: the answer that an executor would have got before the end of its lease was being committed.
+    fn renew_all_the_same(&self, caller: Option<&(ExecutorId, Incarnation)>) -> Option<LeaseAnswer> {
+        let Snapshot { version, state } = self.published.as_ref()?;
+        let (id, incarnation) = caller?;
+        let (slot, _) = state.incarnation(id, *incarnation)?;
+        Some(LeaseAnswer {
+            cluster_id: state.meta.cluster_id,
+            version: *version,
+            number_of_shards: state.meta.number_of_shards,
+            lease_ttl: LEASE,
+            assignment: Some(held(state, slot)),
+            claim_wanted: false,
+        })
     }
 
     /// **P10.** Nobody's lease ends before this process was awake for as long, since it last heard of it.

@@ -2,14 +2,14 @@
 //!
 //! Records go through the real codec. Every state that it ever held stays known, as the measure of what may be told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shard_manager::assignment::check::{check, check_step};
-use shard_manager::assignment::state::Changes;
+use shard_manager::assignment::state::{Changes, Meta};
 use shard_manager::assignment::{State, command::Snapshot};
 use shard_manager::store::codec::{self, Key};
-use shard_manager::types::{Revision, Version};
+use shard_manager::types::{Revision, Token, Version};
 
 use crate::guards::Guard;
 use crate::random::{Instant, SECOND};
@@ -32,6 +32,8 @@ pub struct Store {
     revision: Option<Revision>,
     records: BTreeMap<Key, Vec<u8>>,
     history: BTreeMap<Revision, Arc<State>>,
+    /// Commits that their leader goes on without.
+    failed: BTreeSet<(Token, u64)>,
     /// It takes nothing until then.
     pub out_until: Instant,
 }
@@ -92,6 +94,9 @@ impl Store {
         if self.revision != expected {
             return Err(format!("P1: a write that replaces {expected:?} was taken at {:?}", self.revision));
         }
+        if self.failed.contains(&(changes.meta.token, changes.meta.attempt)) {
+            return Err(format!("L5: attempt {} of leadership {number} landed after it was called failed", changes.meta.attempt));
+        }
         self.records.extend(codec::encode(changes).map_err(|refused| format!("P9: {refused:?}"))?);
         let state = codec::decode(self.records.iter().map(|(key, bytes)| (*key, bytes)));
         let state = Arc::new(state.map_err(|refused| format!("P9: {refused:?}"))?.ok_or("P9: no meta")?);
@@ -106,6 +111,13 @@ impl Store {
         self.revision = Some(revision);
         self.history.insert(revision, state);
         Ok(Ok(revision))
+    }
+
+    /// **L5.** What was called failed neither landed nor ever does.
+    pub fn called_failed(&mut self, meta: &Meta) -> Result<(), String> {
+        self.failed.insert((meta.token, meta.attempt));
+        let landed = self.history.values().any(|state| (state.meta.token, state.meta.attempt) == (meta.token, meta.attempt));
+        if landed { Err(format!("L5: attempt {} was called failed, and had landed", meta.attempt)) } else { Ok(()) }
     }
 
     /// **P2.** The durable state that a version names.

@@ -8,7 +8,7 @@ use shard_manager::assignment::command::{Answer, Assignment, Reply, Snapshot};
 use shard_manager::assignment::event::{Departure, Registration, Renewal};
 use shard_manager::assignment::planner::{self, Member, Role};
 use shard_manager::assignment::record::{ShardState, Wish};
-use shard_manager::assignment::state::Changes;
+use shard_manager::assignment::state::{Changes, Meta};
 use shard_manager::assignment::{State, lease};
 use shard_manager::client::ledger::{Push, PushRefusal};
 use shard_manager::holdings::Holdings;
@@ -148,6 +148,12 @@ impl Context {
         self.take(told);
     }
 
+    /// **L5.** A leader goes on as if a commit had not landed: then it did not, and never will.
+    pub fn called_failed(&mut self, meta: &Meta) {
+        let result = self.store.called_failed(meta);
+        self.take(result);
+    }
+
     /// **P4.** Work only ever starts at a higher epoch than before, or again under the same process.
     pub fn started(&mut self, shard: ShardId, epoch: Epoch, (id, incarnation): (&ExecutorId, Incarnation)) {
         let before = self.starts.insert(shard, (epoch, id.clone(), incarnation));
@@ -158,7 +164,8 @@ impl Context {
     }
 }
 
-fn held(state: &State, slot: Slot) -> Holdings {
+/// What the executor in a slot should hold.
+pub fn held(state: &State, slot: Slot) -> Holdings {
     let held = state.shards().filter(|(_, record)| record.state == ShardState::Held(slot));
     Holdings::from_pairs(held.map(|(shard, record)| (shard, record.epoch)))
 }
@@ -532,7 +539,7 @@ impl World {
             1 => self.context.random.between(300 * MS, 3 * SECOND),
             _ => self.context.random.between(3 * SECOND, 8 * SECOND),
         };
-        match (self.context.random.below(16), process) {
+        match (self.context.random.below(17), process) {
             (0, _) => {
                 self.context.log(|| format!("replica {replica} crashes for {} ms", span / MS));
                 self.replicas[replica].crash(time + span);
@@ -591,9 +598,9 @@ impl World {
                 self.context.cuts.insert(cut);
             }
             (13, _) => self.context.cuts.clear(),
-            (14, _) => {
-                self.context.log(|| format!("the store is out for {} ms", span / 2 / MS));
-                self.context.store.out_until = time + span / 2;
+            (14 | 16, _) => {
+                self.context.log(|| format!("the store is out for {} ms", span / 4 / MS));
+                self.context.store.out_until = time + span / 4;
             }
             (15, Some(at)) if self.processes[at].paused_until == 0 => {
                 self.processes[at].give_up(&mut self.context);
