@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shard_manager::assignment::command::{Answer as Answered, Refusal, Reply};
 use shard_manager::assignment::event::{Claim, Departure, Registration, Renewal};
-use shard_manager::client::ledger::{Action, Answer, Attempt, Ignored, Kind, Ledger, Push, Verdict};
+use shard_manager::client::ledger::{Action, Answer, Attempt, Ignored, Kind, Ledger, Push, PushRefusal, Verdict};
 use shard_manager::client::pace::Pace;
 use shard_manager::holdings::Holdings;
 use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, ShardId, Version};
@@ -231,7 +231,11 @@ impl Process {
                     }
                     Err(Ignored::ClaimWanted) => self.pace.reset(now),
                     Err(Ignored::Outdated | Ignored::Foreign { .. }) => {}
-                    Err(Ignored::Stale { .. } | Ignored::Late) => self.failed(now, false, context),
+                    Err(ignored @ (Ignored::Stale { .. } | Ignored::Late)) => {
+                        let stale = matches!(ignored, Ignored::Stale { .. });
+                        context.reached(if stale { "a stale answer was ignored" } else { "a late answer was ignored" });
+                        self.failed(now, false, context);
+                    }
                 }
                 return;
             }
@@ -258,6 +262,11 @@ impl Process {
             }
         };
         context.log(|| format!("{} is refused: {refusal}", self.name()));
+        context.reached(if verdict == Verdict::Superseded {
+            "a process was superseded"
+        } else {
+            "a process had to register anew"
+        });
         self.ledger.refused(now, &attempt, verdict, Incarnation(context.random.next() | 1));
         self.pace.reset(now);
     }
@@ -286,6 +295,12 @@ impl Process {
                 self.waiting = Some((from, number, now.after(span(800 * MS))));
             }
             Err(refusal) => {
+                context.reached(match refusal {
+                    PushRefusal::StaleTerm { .. } => "a stale command bounced",
+                    PushRefusal::WrongIncarnation { .. } => "a command for another incarnation bounced",
+                    PushRefusal::LeaseOver => "a command without a lease bounced",
+                    _ => "anything else",
+                });
                 context.send(Node::Replica(from), Message::Pushed { number, answer: Err(refusal) });
             }
         }
@@ -345,6 +360,7 @@ impl Process {
                             _ => {}
                         }
                         context.log(|| format!("{} fences {shard}@{epoch}", self.name()));
+                        context.reached("an executor fenced itself");
                         self.workers.remove(&shard);
                         self.ledger.ended(now, shard, epoch);
                     }

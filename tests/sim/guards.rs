@@ -1,4 +1,14 @@
 //! The guards of the promises, as data: each can be taken out, and then the simulation must go red.
+//!
+//! They are taken out in the model around the real engine and the real ledger, so nothing of the product is built differently. What
+//! can only be taken out inside of them stands in their own unit tests:
+//!
+//! - **P2** inside the engine: that a draft is not in force before its commit is (`engine::settle`).
+//! - **P4**, that a grant's epoch is above the recorded one: `ShardRecord::grant`. Here the step checker would see it.
+//! - **L1** where the end of a lease is claimed, **L6** where the time of a release begins: `engine::turn`, `engine::settle`. Here
+//!   their effects are taken out: the renewal that is refused, the lease that a stopping shard keeps.
+//! - **L5**, attempts that are never reused: the second line behind a commit whose outcome is always settled first; alone it is
+//!   never missed.
 
 /// What holds a promise up. Taken out in the model around the real engine and the real ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +25,7 @@ pub enum Guard {
     ExpiryFirst,
     /// P3, L2: only who has seen the release confirms it.
     Marks,
-    /// P3, L3: an answer below the mark renews nothing.
+    /// L3: an answer below the mark renews nothing.
     AnswersBelowTheMark,
     /// P3, L4: nothing is renewed past the belief deadline.
     Belief,
@@ -23,9 +33,9 @@ pub enum Guard {
     UnknownOutcomes,
     /// P3, L6: a shard that is being stopped keeps the lease that it had.
     ReleaseKeepsItsLease,
-    /// P3, L7: the executor counts from sending.
+    /// P4, L7: the executor counts from sending.
     CountsFromSending,
-    /// P3, L8: a new leader waits for the leases of the one before.
+    /// L8: a new leader waits for the leases of the one before.
     NewLeaderWaits,
     /// P3, L13: a new incarnation waits for the old one.
     IncarnationsWait,
@@ -63,8 +73,8 @@ pub const TABLE: [Row; 18] = [
     row(Guard::Belief, "P3", 1000),
     row(Guard::UnknownOutcomes, "L5", 1000),
     row(Guard::ReleaseKeepsItsLease, "P3", 1000),
-    row(Guard::CountsFromSending, "P3", 1000),
-    row(Guard::NewLeaderWaits, "P3", 1000),
+    row(Guard::CountsFromSending, "P4", 1000),
+    row(Guard::NewLeaderWaits, "L8", 1000),
     row(Guard::IncarnationsWait, "P3", 1000),
     row(Guard::SelfFence, "P3", 1000),
     row(Guard::CommandsBelowTheMark, "P5", 1000),

@@ -133,6 +133,7 @@ impl Replica {
                     && let Some(number) = context.store.campaign(context.time)
                 {
                     context.log(|| format!("replica {} wins leadership {number}", self.at));
+                    context.reached("a replica won");
                     let longest = if context.calm { 30 * MS } else { 600 * MS };
                     let load = now.after(span(context.random.between(MS, longest)));
                     self.role = Role::Won { number, load, until: now.after(span(LEADERSHIP)) };
@@ -239,6 +240,7 @@ impl Leadership {
             self.take_in(at, now, message, &mut batch, context)?;
         }
         if now >= self.believe_until && context.guard != Some(Guard::Belief) {
+            context.reached("a leader gave up by its own deadline");
             return Err(Over);
         }
         if let Some(commit) = &mut self.commit
@@ -356,6 +358,9 @@ impl Leadership {
                 }
                 match result {
                     Ok(revision) => {
+                        if commit.in_doubt {
+                            context.reached("a commit in doubt was settled");
+                        }
                         self.commit = None;
                         batch.push(Event::Committed { revision });
                     }
@@ -371,6 +376,10 @@ impl Leadership {
                     }
                     Err(StoreRefusal::LeadershipLost | StoreRefusal::ConcurrentModification) => {
                         context.log(|| format!("replica {at}: the store refuses: {result:?}"));
+                        context.reached(match result {
+                            Err(StoreRefusal::LeadershipLost) => "the fence refused a commit",
+                            _ => "anything else",
+                        });
                         return Err(Over);
                     }
                 }
@@ -434,6 +443,7 @@ impl Leadership {
             // Crashes between any two steps, those of a commit among them.
             if context.random.per_mille(if context.calm { 0 } else { 2 }) {
                 context.log(|| format!("replica {at} crashes in the middle"));
+                context.reached("a leader crashed between two steps");
                 context.crash = Some(at);
                 return Err(Over);
             }
@@ -481,12 +491,12 @@ impl Leadership {
                 }
                 Command::Reply(request, mut reply) => {
                     let Some(caller) = self.callers.remove(&request) else { continue };
+                    context.answered(caller.id.as_ref(), &reply);
+                    if let (Ok(_), Some(id)) = (&reply, &caller.id) {
+                        self.heard.insert(id.clone(), self.awake);
+                    }
                     if context.guard == Some(Guard::ExpiryFirst) && matches!(reply, Err(Refusal::LeaseEnding { .. })) {
                         reply = self.renew_all_the_same(caller.id.as_ref()).map_or(reply, |lease| Ok(Answer::Lease(lease)));
-                    }
-                    context.answered(caller.id.as_ref(), &reply);
-                    if let (Ok(_), Some(id)) = (&reply, caller.id) {
-                        self.heard.insert(id, self.awake);
                     }
                     if let Some((process, call)) = caller.process {
                         context.send(Node::Process(process), Message::Answer { call, reply: Some(reply) });
@@ -513,14 +523,28 @@ impl Leadership {
         })
     }
 
-    /// **P10.** Nobody's lease ends before this process was awake for as long, since it last heard of it.
+    /// **L8, P10.** Nobody's lease ends before this process was awake for as long, since it opened its port or heard of it last.
     fn notice(&mut self, at: usize, notice: Notice, context: &mut Context) {
         context.log(|| format!("replica {at}: {notice:?}"));
+        context.reached(match &notice {
+            Notice::Joined { replaces: None, .. } => "an executor joined",
+            Notice::Joined { replaces: Some((_, true)), .. } => "a process took the place of one that was proven gone",
+            Notice::Joined { replaces: Some((_, false)), .. } => "a process took the place of one that might live",
+            Notice::Lapsed { .. } => "a lease ended",
+            Notice::Left { .. } => "an executor left",
+            Notice::Wished { .. } => "an operator wished something",
+            Notice::Moved { .. } => "shards moved",
+            Notice::NotAdmitted { .. } => "shards were not started in time",
+            Notice::ReleaseTimedOut { .. } => "shards were not stopped in time",
+            Notice::Stalled { .. } => "a leader stalled",
+            _ => "anything else",
+        });
         if let Notice::Lapsed { id, incarnation, .. } = notice {
-            let heard = self.heard.get(&(id.clone(), incarnation)).copied().unwrap_or(self.opened);
-            let awake = self.awake.saturating_sub(heard);
+            let heard = self.heard.get(&(id.clone(), incarnation)).copied();
+            let rule = if heard.is_some() { "P10" } else { "L8" };
+            let awake = self.awake.saturating_sub(heard.unwrap_or(self.opened));
             context.expect(awake + TURN >= LEASE, || {
-                format!("P10: replica {at} called {id} dead after it was awake for {awake:?} only")
+                format!("{rule}: replica {at} called {id} dead after it was awake for {awake:?} only")
             });
         }
     }

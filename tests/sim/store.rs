@@ -60,7 +60,8 @@ impl Store {
     /// Whoever asks has to ask again where it is out.
     pub fn load(&self, now: Instant) -> Option<Option<(Revision, State)>> {
         let load = || {
-            let state = codec::decode(self.records.iter().map(|(key, bytes)| (*key, bytes))).expect("what was written can be read");
+            let state =
+                codec::decode(self.records.iter().map(|(key, bytes)| (*key, bytes))).expect("what was written can be read");
             self.revision.zip(state)
         };
         (now >= self.out_until).then(load)

@@ -48,15 +48,45 @@ pub enum Call {
 
 #[derive(Clone, Debug)]
 pub enum Message {
-    Call { from: usize, call: u64, body: Call },
+    Call {
+        from: usize,
+        call: u64,
+        body: Call,
+    },
     /// `None`: nobody listened.
-    Answer { call: u64, reply: Option<Reply> },
-    Push { from: usize, number: u64, push: Push },
-    Pushed { number: u64, answer: Result<(Version, Holdings), PushRefusal> },
-    Commit { from: usize, number: u64, expected: Option<Revision>, changes: Changes },
-    Stored { number: u64, attempt: u64, result: Result<Revision, Refusal> },
-    Keep { from: usize, number: u64, sent: BootInstant },
-    Kept { number: u64, sent: BootInstant },
+    Answer {
+        call: u64,
+        reply: Option<Reply>,
+    },
+    Push {
+        from: usize,
+        number: u64,
+        push: Push,
+    },
+    Pushed {
+        number: u64,
+        answer: Result<(Version, Holdings), PushRefusal>,
+    },
+    Commit {
+        from: usize,
+        number: u64,
+        expected: Option<Revision>,
+        changes: Changes,
+    },
+    Stored {
+        number: u64,
+        attempt: u64,
+        result: Result<Revision, Refusal>,
+    },
+    Keep {
+        from: usize,
+        number: u64,
+        sent: BootInstant,
+    },
+    Kept {
+        number: u64,
+        sent: BootInstant,
+    },
     Wish(ExecutorId, Wish),
     Probed(Slot, Incarnation, bool),
     Table(Snapshot),
@@ -81,6 +111,8 @@ pub struct Context {
     cuts: BTreeSet<(Node, Node)>,
     /// The newest start of each shard.
     starts: BTreeMap<ShardId, (Epoch, ExecutorId, Incarnation)>,
+    /// What happened how often, to see that storms are rough enough.
+    reached: Reached,
     failure: Option<String>,
     tracing: bool,
     lines: VecDeque<String>,
@@ -99,6 +131,10 @@ impl Context {
                 self.lines.pop_front();
             }
         }
+    }
+
+    pub fn reached(&mut self, what: &'static str) {
+        *self.reached.entry(what).or_default() += 1;
     }
 
     /// A promise.
@@ -121,7 +157,8 @@ impl Context {
     /// **P2.** What readers see is what the store has.
     pub fn published(&mut self, snapshot: &Snapshot) {
         let durable = self.store.durable(snapshot.version).map(|state| *state == snapshot.state);
-        let told = durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: {} is not what is stored", snapshot.version)) });
+        let told =
+            durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: {} is not what is stored", snapshot.version)) });
         self.take(told);
     }
 
@@ -129,7 +166,8 @@ impl Context {
     pub fn commanded(&mut self, assignment: &Assignment) {
         let Assignment { slot, version, holdings, .. } = assignment;
         let durable = self.store.durable(*version).map(|state| held(state, *slot) == **holdings);
-        let told = durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: a command of {version} is not what is stored")) });
+        let told =
+            durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: a command of {version} is not what is stored")) });
         self.take(told);
     }
 
@@ -157,9 +195,9 @@ impl Context {
     /// **P4.** Work only ever starts at a higher epoch than before, or again under the same process.
     pub fn started(&mut self, shard: ShardId, epoch: Epoch, (id, incarnation): (&ExecutorId, Incarnation)) {
         let before = self.starts.insert(shard, (epoch, id.clone(), incarnation));
-        let grew = before.as_ref().is_none_or(|before| {
-            epoch > before.0 || epoch == before.0 && (id, incarnation) == (&before.1, before.2)
-        });
+        let grew = before
+            .as_ref()
+            .is_none_or(|before| epoch > before.0 || epoch == before.0 && (id, incarnation) == (&before.1, before.2));
         self.expect(grew, || format!("P4: {id} starts shard {shard} at {epoch} after {before:?}"));
     }
 }
@@ -177,6 +215,9 @@ enum What {
     Fault,
     Look,
 }
+
+/// What happened, and how often.
+pub type Reached = BTreeMap<&'static str, u64>;
 
 /// How rough a seed is.
 struct Weather {
@@ -209,7 +250,7 @@ pub struct Outcome {
     pub held_after: Duration,
     /// From the end of faults until every shard was held, and fairly so.
     pub fair_after: Duration,
-    pub commits: u64,
+    pub reached: Reached,
 }
 
 pub struct Failure {
@@ -245,6 +286,7 @@ impl World {
             out: Vec::new(),
             cuts: BTreeSet::new(),
             starts: BTreeMap::new(),
+            reached: Reached::new(),
             failure: None,
             tracing,
             lines: VecDeque::new(),
@@ -293,12 +335,13 @@ impl World {
                 let (held, fair) = self.settled();
                 held_after = held_after.filter(|_| held).or(held.then_some(calm));
                 if let Some(held_after) = held_after.filter(|_| fair) {
-                    let commits = self.context.store.current().map_or(0, |it| it.version.revision.0);
                     let (held_after, fair_after) = (Duration::from_micros(held_after), Duration::from_micros(calm));
-                    return Ok(Outcome { held_after, fair_after, commits });
+                    return Ok(Outcome { held_after, fair_after, reached: self.context.reached });
                 }
                 let bound = if held { self.bound() + 64 * us(LEASE) } else { self.bound() };
-                self.context.expect(calm < bound, || format!("P6: shards are {} after {} ms of calm", if held { "unfair" } else { "not held" }, calm / MS));
+                self.context.expect(calm < bound, || {
+                    format!("P6: shards are {} after {} ms of calm", if held { "unfair" } else { "not held" }, calm / MS)
+                });
             }
         }
         unreachable!("there is always another look")
@@ -683,7 +726,8 @@ impl World {
         if !state.shards().all(works) {
             return (false, false);
         }
-        let members = state.executors().map(|(slot, record)| Member { slot, id: record.id.clone(), weight: 1, role: Role::Takes });
+        let members =
+            state.executors().map(|(slot, record)| Member { slot, id: record.id.clone(), weight: 1, role: Role::Takes });
         let members: Vec<Member> = members.collect();
         let home = |slot: Slot| members.iter().position(|member| member.slot == slot).map_or(planner::NOBODY, |at| at as u32);
         let homes: Vec<u32> = state.shards().map(|(_, record)| record.owner().map_or(planner::NOBODY, home)).collect();
