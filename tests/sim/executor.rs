@@ -197,7 +197,11 @@ impl Process {
                 storage_epochs: attempt.storage_epochs.clone(),
             }),
             (Kind::Deregister, Some(cluster_id)) => Call::Deregister(Departure { id, incarnation, cluster_id }),
-            (_, None) => return,
+            // As a manager would refuse it.
+            (kind, None) => {
+                context.expect(false, || format!("{} calls to {kind:?} and does not know where it is known", self.name()));
+                return self.ledger.deregistered();
+            }
         };
         self.calls += 1;
         context.send(Node::Replica(self.manager), Message::Call { from: self.at, call: self.calls, body });

@@ -59,6 +59,7 @@ struct Leadership {
     ran: BootInstant,
     heard: BTreeMap<(ExecutorId, Incarnation), Duration>,
     opened: Duration,
+    opened_at: BootInstant,
 }
 
 struct Caller {
@@ -225,16 +226,17 @@ impl Leadership {
             ran: now,
             heard: BTreeMap::new(),
             opened: Duration::ZERO,
+            opened_at: now,
         }
     }
 
     fn run(&mut self, at: usize, now: BootInstant, inbox: Vec<Message>, context: &mut Context) -> Result<BootInstant, Over> {
         // It was due to run at the latest then; more than a turn late is a pause.
         self.awake += now.since(self.ran).min(TURN * 2);
+        let ran = std::mem::replace(&mut self.ran, now);
         if context.guard == Some(Guard::Stalls) {
-            self.catch_up(at, now, context)?;
+            self.catch_up(at, ran, now, context)?;
         }
-        self.ran = now;
         let mut batch = Vec::new();
         for message in inbox {
             self.take_in(at, now, message, &mut batch, context)?;
@@ -259,7 +261,7 @@ impl Leadership {
         if self.open_at.is_some_and(|open_at| open_at <= now) {
             self.open_at = None;
             self.open = true;
-            self.opened = self.awake;
+            (self.opened, self.opened_at) = (self.awake, now);
             batch.push(Event::PortOpened);
         }
         self.believe(context);
@@ -292,8 +294,7 @@ impl Leadership {
     }
 
     /// For a guard: turns for a time in which nobody ran, as if nothing had been missed.
-    fn catch_up(&mut self, at: usize, now: BootInstant, context: &mut Context) -> Result<(), Over> {
-        let mut then = self.ran;
+    fn catch_up(&mut self, at: usize, mut then: BootInstant, now: BootInstant, context: &mut Context) -> Result<(), Over> {
         while then.after(TURN) < now {
             then = then.after(TURN);
             self.step(at, then, Event::Turn, context)?;
@@ -541,7 +542,7 @@ impl Leadership {
         });
         if let Notice::Lapsed { id, incarnation, .. } = notice {
             let heard = self.heard.get(&(id.clone(), incarnation)).copied();
-            let rule = if heard.is_some() { "P10" } else { "L8" };
+            let rule = if self.ran.since(self.opened_at) < LEASE { "L8" } else { "P10" };
             let awake = self.awake.saturating_sub(heard.unwrap_or(self.opened));
             context.expect(awake + TURN >= LEASE, || {
                 format!("{rule}: replica {at} called {id} dead after it was awake for {awake:?} only")

@@ -209,7 +209,7 @@ pub fn held(state: &State, slot: Slot) -> Holdings {
 }
 
 enum What {
-    Arrives(Node, Message),
+    Arrives(Node, Box<Message>),
     Replica(usize),
     Process(usize),
     Fault,
@@ -371,7 +371,7 @@ impl World {
     fn happen(&mut self, what: What) {
         let time = self.context.time;
         match what {
-            What::Arrives(to, message) => self.arrive(to, message),
+            What::Arrives(to, message) => self.arrive(to, *message),
             What::Replica(at) => {
                 self.wakes.remove(&(false, at));
                 let paused = self.replicas[at].paused_until;
@@ -382,7 +382,7 @@ impl World {
                         let unread = std::mem::take(&mut self.replicas[at].inbox);
                         let later = time + self.context.random.between(MS, us(TURN));
                         for message in unread {
-                            self.at(later, What::Arrives(Node::Replica(at), message));
+                            self.at(later, What::Arrives(Node::Replica(at), Box::new(message)));
                         }
                     }
                 }
@@ -469,10 +469,8 @@ impl World {
                     Err(what) => self.context.expect(false, || what),
                 }
             }
-            (Node::Store, Message::Keep { from, number, sent }) => {
-                if self.context.store.keep(self.context.time, number) {
-                    self.context.send(Node::Replica(from), Message::Kept { number, sent });
-                }
+            (Node::Store, Message::Keep { from, number, sent }) if self.context.store.keep(self.context.time, number) => {
+                self.context.send(Node::Replica(from), Message::Kept { number, sent });
             }
             (Node::Reader, Message::Table(table)) => self.read(table),
             _ => {}
@@ -520,10 +518,10 @@ impl World {
             }
             if !self.context.calm && self.context.random.per_mille(repeated) {
                 let time = self.context.time + self.way();
-                self.at(time, What::Arrives(to.clone(), message.clone()));
+                self.at(time, What::Arrives(to.clone(), Box::new(message.clone())));
             }
             let time = self.context.time + self.way();
-            self.at(time, What::Arrives(to, message));
+            self.at(time, What::Arrives(to, Box::new(message)));
         }
     }
 
