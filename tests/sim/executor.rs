@@ -10,9 +10,9 @@ use shard_manager::client::pace::Pace;
 use shard_manager::holdings::Holdings;
 use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, ShardId, Version};
 
+use crate::context::{Call, Context, Message, Node};
 use crate::guards::Guard;
 use crate::random::{Clock, Instant, MS, span};
-use crate::world::{Call, Context, Message, Node};
 
 /// How long a process tries to deregister.
 const FAREWELL: Duration = Duration::from_secs(2);

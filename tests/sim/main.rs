@@ -5,15 +5,20 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `world` | links, faults, and the promises that are looked at after every step |
-//! | `replica` | a manager's process around a real engine |
+//! | `world` | all there is, the links in it, and what is looked at after every step |
+//! | `faults` | what goes wrong, and how it ends |
+//! | `context` | what all parts work with: messages, and the promises about what is said |
+//! | `replica`, `leadership` | a manager's process around a real engine |
 //! | `executor` | an executor's process around a real ledger |
 //! | `store` | the stored state and who leads |
 //! | `guards` | what holds each promise up, to be taken out |
 //! | `random` | chance and clocks |
 
+mod context;
 mod executor;
+mod faults;
 mod guards;
+mod leadership;
 mod random;
 mod replica;
 mod store;
@@ -21,8 +26,9 @@ mod world;
 
 use std::time::Duration;
 
+use context::Reached;
 use guards::{Guard, Row};
-use world::{Outcome, Reached, World};
+use world::{Outcome, World};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect("a number"))

@@ -1,212 +1,21 @@
 //! Everything there is: replicas, executors' processes, the store, a reader, and links between them that lose, delay, repeat and
 //! reorder; and the promises, looked at after every step.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shard_manager::assignment::command::{Answer, Assignment, Reply, Snapshot};
-use shard_manager::assignment::event::{Departure, Registration, Renewal};
+use shard_manager::assignment::command::Snapshot;
+use shard_manager::assignment::lease;
 use shard_manager::assignment::planner::{self, Member, Role};
-use shard_manager::assignment::record::{ShardState, Wish};
-use shard_manager::assignment::state::{Changes, Meta};
-use shard_manager::assignment::{State, lease};
-use shard_manager::client::ledger::{Push, PushRefusal};
-use shard_manager::holdings::Holdings;
-use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Version};
+use shard_manager::assignment::record::{ShardRecord, ShardState};
+use shard_manager::types::{ExecutorId, ShardId, Slot};
 
+use crate::context::{Context, LEASE, LONGEST_WAY, Message, Node, Reached, TURN};
 use crate::executor::Process;
 use crate::guards::Guard;
 use crate::random::{Instant, MS, Random, SECOND, us};
 use crate::replica::Replica;
-use crate::store::{LEADERSHIP, Refusal, Store};
-
-/// The executor lease L.
-pub const LEASE: Duration = Duration::from_secs(3);
-/// The longest time between two turns of an engine.
-pub const TURN: Duration = Duration::from_millis(200);
-/// The longest that a message is under way.
-const LONGEST_WAY: Instant = 4 * SECOND;
-
-/// One who sends or receives.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Node {
-    Replica(usize),
-    Process(usize),
-    /// Whoever listens there when the message arrives.
-    Endpoint(String),
-    Store,
-    Reader,
-}
-
-/// What executors ask.
-#[derive(Clone, Debug)]
-pub enum Call {
-    Register(Registration),
-    Renew(Renewal),
-    Deregister(Departure),
-}
-
-#[derive(Clone, Debug)]
-pub enum Message {
-    Call {
-        from: usize,
-        call: u64,
-        body: Call,
-    },
-    /// `None`: nobody listened.
-    Answer {
-        call: u64,
-        reply: Option<Reply>,
-    },
-    Push {
-        from: usize,
-        number: u64,
-        push: Push,
-    },
-    Pushed {
-        number: u64,
-        answer: Result<(Version, Holdings), PushRefusal>,
-    },
-    Commit {
-        from: usize,
-        number: u64,
-        expected: Option<Revision>,
-        changes: Changes,
-    },
-    Stored {
-        number: u64,
-        attempt: u64,
-        result: Result<Revision, Refusal>,
-    },
-    Keep {
-        from: usize,
-        number: u64,
-        sent: BootInstant,
-    },
-    Kept {
-        number: u64,
-        sent: BootInstant,
-    },
-    Wish(ExecutorId, Wish),
-    Probed(Slot, Incarnation, bool),
-    Table(Snapshot),
-}
-
-/// What every part works with.
-pub struct Context {
-    pub time: Instant,
-    /// No more faults.
-    pub calm: bool,
-    pub guard: Option<Guard>,
-    pub random: Random,
-    pub store: Store,
-    pub shards: u32,
-    /// The store's limit of pages for one commit.
-    pub pages: usize,
-    /// A replica that has to go down at once.
-    pub crash: Option<usize>,
-    /// What is sent in this step.
-    out: Vec<(Node, Message)>,
-    /// Who cannot reach whom, either way.
-    cuts: BTreeSet<(Node, Node)>,
-    /// The newest start of each shard.
-    starts: BTreeMap<ShardId, (Epoch, ExecutorId, Incarnation)>,
-    /// What happened how often, to see that storms are rough enough.
-    reached: Reached,
-    failure: Option<String>,
-    tracing: bool,
-    lines: VecDeque<String>,
-}
-
-impl Context {
-    pub fn send(&mut self, to: Node, message: Message) {
-        self.out.push((to, message));
-    }
-
-    /// For the trace; costs nothing where there is none.
-    pub fn log(&mut self, line: impl FnOnce() -> String) {
-        if self.tracing {
-            self.lines.push_back(format!("{:>10.3} ms  {}", self.time as f64 / MS as f64, line()));
-            if self.lines.len() > 80 {
-                self.lines.pop_front();
-            }
-        }
-    }
-
-    pub fn reached(&mut self, what: &'static str) {
-        *self.reached.entry(what).or_default() += 1;
-    }
-
-    /// A promise.
-    pub fn expect(&mut self, holds: bool, what: impl FnOnce() -> String) {
-        if !holds && self.failure.is_none() {
-            self.failure = Some(what());
-        }
-    }
-
-    fn take(&mut self, result: Result<(), String>) {
-        if let Err(what) = result {
-            self.expect(false, || what);
-        }
-    }
-
-    pub fn reaches_store(&self, replica: usize) -> bool {
-        !self.cuts.contains(&(Node::Replica(replica), Node::Store))
-    }
-
-    /// **P2.** What readers see is what the store has.
-    pub fn published(&mut self, snapshot: &Snapshot) {
-        let durable = self.store.durable(snapshot.version).map(|state| *state == snapshot.state);
-        let told =
-            durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: {} is not what is stored", snapshot.version)) });
-        self.take(told);
-    }
-
-    /// **P2.** What executors are told is what the store has.
-    pub fn commanded(&mut self, assignment: &Assignment) {
-        let Assignment { slot, version, holdings, .. } = assignment;
-        let durable = self.store.durable(*version).map(|state| held(state, *slot) == **holdings);
-        let told =
-            durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: a command of {version} is not what is stored")) });
-        self.take(told);
-    }
-
-    /// **P2.** What is answered is what the store has.
-    pub fn answered(&mut self, caller: Option<&(ExecutorId, Incarnation)>, reply: &Reply) {
-        let told = match reply {
-            Ok(Answer::Lease(lease)) => self.store.durable(lease.version).and_then(|state| {
-                let (id, incarnation) = caller.ok_or("a lease for nobody")?;
-                let (slot, _) = state.incarnation(id, *incarnation).ok_or("P2: a lease for who is not stored")?;
-                let same = lease.assignment.as_ref().is_none_or(|assignment| *assignment == held(state, slot));
-                if same { Ok(()) } else { Err(format!("P2: an answer of {} is not what is stored", lease.version)) }
-            }),
-            Ok(Answer::Current(version)) => self.store.durable(*version).map(|_| ()),
-            _ => Ok(()),
-        };
-        self.take(told);
-    }
-
-    /// **L5.** A leader goes on as if a commit had not landed: then it did not, and never will.
-    pub fn called_failed(&mut self, meta: &Meta) {
-        let result = self.store.called_failed(meta);
-        self.take(result);
-    }
-
-    /// **P4.** Work only ever starts at a higher epoch than before, or again under the same process.
-    pub fn started(&mut self, shard: ShardId, epoch: Epoch, (id, incarnation): (&ExecutorId, Incarnation)) {
-        let before = self.starts.insert(shard, (epoch, id.clone(), incarnation));
-        let grew = before
-            .as_ref()
-            .is_none_or(|before| epoch > before.0 || epoch == before.0 && (id, incarnation) == (&before.1, before.2));
-        self.expect(grew, || format!("P4: {id} starts shard {shard} at {epoch} after {before:?}"));
-    }
-}
-
-/// What the executor in a slot should hold.
-pub fn held(state: &State, slot: Slot) -> Holdings {
-    let held = state.shards().filter(|(_, record)| record.state == ShardState::Held(slot));
-    Holdings::from_pairs(held.map(|(shard, record)| (shard, record.epoch)))
-}
+use crate::store::LEADERSHIP;
 
 enum What {
     Arrives(Node, Box<Message>),
@@ -215,9 +24,6 @@ enum What {
     Fault,
     Look,
 }
-
-/// What happened, and how often.
-pub type Reached = BTreeMap<&'static str, u64>;
 
 /// How rough a seed is.
 struct Weather {
@@ -230,16 +36,16 @@ struct Weather {
 }
 
 pub struct World {
-    context: Context,
-    replicas: Vec<Replica>,
-    processes: Vec<Process>,
+    pub context: Context,
+    pub replicas: Vec<Replica>,
+    pub processes: Vec<Process>,
     /// What readers see.
     table: Option<Snapshot>,
-    ids: Vec<ExecutorId>,
+    pub ids: Vec<ExecutorId>,
     queue: BTreeMap<(Instant, u64), What>,
     entries: u64,
     /// When each runs next, as far as queued.
-    wakes: BTreeMap<(bool, usize), Instant>,
+    pub wakes: BTreeMap<(bool, usize), Instant>,
     weather: Weather,
     storm_ends: Instant,
 }
@@ -274,23 +80,7 @@ impl World {
         let pages = random.between(4, 9) as usize;
         let replicas = random.between(1, 4) as usize;
         let executors = random.between(2, 5) as usize;
-        let context = Context {
-            time: 0,
-            calm: false,
-            guard,
-            random,
-            store: Store::default(),
-            shards,
-            pages,
-            crash: None,
-            out: Vec::new(),
-            cuts: BTreeSet::new(),
-            starts: BTreeMap::new(),
-            reached: Reached::new(),
-            failure: None,
-            tracing,
-            lines: VecDeque::new(),
-        };
+        let context = Context::new(random, guard, shards, pages, tracing);
         let ids = ["a", "b", "c", "d"].iter().take(executors).map(|id| id.parse().expect("a valid id")).collect();
         let mut world = World {
             context,
@@ -359,7 +149,7 @@ impl World {
         self.queue.insert((time, self.entries), what);
     }
 
-    fn wake(&mut self, is_process: bool, at: usize, time: Instant) {
+    pub fn wake(&mut self, is_process: bool, at: usize, time: Instant) {
         let time = time.max(self.context.time);
         let queued = self.wakes.get(&(is_process, at)).copied().unwrap_or(Instant::MAX);
         if time < queued {
@@ -424,7 +214,7 @@ impl World {
         self.wake(false, at, next.max(time));
     }
 
-    fn run_process(&mut self, at: usize) {
+    pub fn run_process(&mut self, at: usize) {
         let process = &mut self.processes[at];
         if !process.alive {
             return;
@@ -551,169 +341,10 @@ impl World {
         }
     }
 
-    fn start(&mut self, id: ExecutorId, in_place: bool) {
-        let at = self.processes.len();
-        let before = self.processes.iter().rfind(|process| process.id == id).map(|process| process.endpoint.clone());
-        let endpoint = match before.filter(|_| in_place) {
-            Some(endpoint) => endpoint,
-            None if self.context.random.per_mille(500) => format!("http://10.0.0.1:{}", 1000 + at),
-            None => format!("http://{id}-{at}:1"),
-        };
-        let replicas = self.replicas.len();
-        let process = Process::new(at, id, endpoint, replicas, &mut self.context);
-        self.context.log(|| format!("{} is started at {}", process.name(), process.endpoint));
-        self.processes.push(process);
-        self.wake(true, at, self.context.time);
-    }
-
-    fn living(&self) -> Vec<usize> {
-        (0..self.processes.len()).filter(|at| self.processes[*at].alive).collect()
-    }
-
-    fn fault(&mut self) {
-        let time = self.context.time;
-        let living = self.living();
-        let process = self.context.random.pick(&living);
-        let replica = self.context.random.below(self.replicas.len());
-        let span = match self.context.random.below(3) {
-            0 => self.context.random.between(MS, 300 * MS),
-            1 => self.context.random.between(300 * MS, 3 * SECOND),
-            _ => self.context.random.between(3 * SECOND, 8 * SECOND),
-        };
-        match (self.context.random.below(17), process) {
-            (0, _) => {
-                self.context.log(|| format!("replica {replica} crashes for {} ms", span / MS));
-                self.replicas[replica].crash(time + span);
-                self.wakes.remove(&(false, replica));
-                self.wake(false, replica, time + span);
-            }
-            (1, _) => {
-                self.context.log(|| format!("replica {replica} pauses for {} ms", span / MS));
-                self.replicas[replica].paused_until = time + span;
-                self.wake(false, replica, time + span);
-            }
-            (2 | 3, Some(at)) => {
-                self.context.log(|| format!("process {at} pauses for {} ms", span / MS));
-                self.processes[at].paused_until = time + span;
-                self.wake(true, at, time + span);
-            }
-            (4, Some(at)) => {
-                self.context.log(|| format!("process {at} crashes"));
-                self.processes[at].alive = false;
-            }
-            (5..=7, _) => {
-                let dead = |id: &&ExecutorId| !self.processes.iter().any(|process| process.alive && process.id == **id);
-                let dead: Vec<usize> = (0..self.ids.len()).filter(|at| dead(&&self.ids[*at])).collect();
-                if let Some(id) = self.context.random.pick(&dead) {
-                    let in_place = self.context.random.per_mille(600);
-                    self.start(self.ids[id].clone(), in_place);
-                }
-            }
-            (8, Some(at)) => {
-                // A second process under the id while the first one lives.
-                let id = self.processes[at].id.clone();
-                self.start(id, false);
-            }
-            (9, Some(at)) => {
-                self.context.log(|| format!("process {at} leaves"));
-                self.processes[at].leave(&self.context);
-                self.run_process(at);
-            }
-            (10, _) => {
-                let id = self.ids[self.context.random.below(self.ids.len())].clone();
-                let wish = [Wish::None, Wish::Cordon, Wish::Drain][self.context.random.below(3)];
-                self.context.log(|| format!("an operator wishes {wish:?} for {id}"));
-                self.wish(id, wish);
-            }
-            (11 | 12, _) => {
-                let to = match process.filter(|_| self.context.random.per_mille(600)) {
-                    Some(at) => Node::Process(at),
-                    None => Node::Store,
-                };
-                self.context.log(|| format!("replica {replica} and {to:?} are cut apart"));
-                let cut = (Node::Replica(replica), to.clone());
-                if let Node::Process(at) = to {
-                    let endpoint = Node::Endpoint(self.processes[at].endpoint.clone());
-                    self.context.cuts.insert((Node::Replica(replica), endpoint));
-                }
-                self.context.cuts.insert(cut);
-            }
-            (13, _) => self.context.cuts.clear(),
-            (14 | 16, _) => {
-                self.context.log(|| format!("the store is out for {} ms", span / 4 / MS));
-                self.context.store.out_until = time + span / 4;
-            }
-            (15, Some(at)) if self.processes[at].paused_until == 0 => {
-                self.processes[at].give_up(&mut self.context);
-                self.run_process(at);
-            }
-            _ => {
-                let healthy = self.context.random.per_mille(700);
-                let peers = self.replicas[replica].peers();
-                if let Some((slot, incarnation)) = self.context.random.pick(&peers) {
-                    self.context.send(Node::Replica(replica), Message::Probed(slot, incarnation, healthy));
-                }
-            }
-        }
-    }
-
-    fn wish(&mut self, id: ExecutorId, wish: Wish) {
-        let open: Vec<usize> = (0..self.replicas.len()).filter(|at| self.replicas[*at].is_open()).collect();
-        for at in open {
-            self.context.send(Node::Replica(at), Message::Wish(id.clone(), wish));
-        }
-    }
-
-    fn calm_down(&mut self) {
-        self.context.log(|| "the storm is over".to_owned());
-        self.context.calm = true;
-        self.context.cuts.clear();
-        self.context.store.out_until = 0;
-        let time = self.context.time;
-        for at in 0..self.replicas.len() {
-            let replica = &mut self.replicas[at];
-            replica.down_until = replica.down_until.min(time);
-            replica.paused_until = replica.paused_until.min(time);
-            self.wakes.remove(&(false, at));
-            self.wake(false, at, time);
-        }
-        for at in self.living() {
-            self.processes[at].paused_until = self.processes[at].paused_until.min(time);
-            self.wakes.remove(&(true, at));
-            self.wake(true, at, time);
-        }
-    }
-
-    /// Every 50 ms: somebody reads a table; in the calm, operators take back what they wished, and dead processes are started again.
-    fn look(&mut self) {
-        let replica = self.context.random.below(self.replicas.len());
-        if let Some(table) = self.replicas[replica].published().cloned() {
-            self.context.send(Node::Reader, Message::Table(table));
-        }
-        if !self.context.calm {
-            return;
-        }
-        if let Some(snapshot) = self.context.store.current() {
-            for (_, record) in snapshot.state.executors().filter(|(_, record)| record.wish != Wish::None) {
-                self.wish(record.id.clone(), Wish::None);
-            }
-        }
-        for at in 0..self.replicas.len() {
-            for (slot, incarnation) in self.replicas[at].peers() {
-                self.context.send(Node::Replica(at), Message::Probed(slot, incarnation, true));
-            }
-        }
-        for id in self.ids.clone() {
-            if !self.processes.iter().any(|process| process.alive && process.id == id) {
-                self.start(id, true);
-            }
-        }
-    }
-
     /// Whether every shard is worked on by who owns it, and whether the planner would leave it at that.
     fn settled(&self) -> (bool, bool) {
         let Some(Snapshot { state, .. }) = self.context.store.current() else { return (false, false) };
-        let works = |(shard, record): (ShardId, shard_manager::assignment::record::ShardRecord)| {
+        let works = |(shard, record): (ShardId, ShardRecord)| {
             let ShardState::Held(slot) = record.state else { return false };
             let Some(owner) = state.executor(slot) else { return false };
             self.processes.iter().any(|process| {
