@@ -69,6 +69,7 @@ pub enum Message {
     Commit {
         from: usize,
         number: u64,
+        request: u64,
         expected: Option<Revision>,
         changes: Changes,
     },

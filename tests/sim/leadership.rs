@@ -319,7 +319,8 @@ impl Leadership {
         let Some(commit) = &mut self.commit else { return };
         (commit.again, commit.waits) = (now.after(REQUEST_TIMEOUT), true);
         let (expected, changes) = (commit.expected, commit.changes.clone());
-        context.send(Node::Store, Message::Commit { from: at, number: self.number, expected, changes });
+        self.sent += 1;
+        context.send(Node::Store, Message::Commit { from: at, number: self.number, request: self.sent, expected, changes });
     }
 
     fn step(&mut self, at: usize, now: BootInstant, event: Event, context: &mut Context) -> Result<(), Over> {

@@ -34,6 +34,8 @@ pub struct Store {
     history: BTreeMap<Revision, Arc<State>>,
     /// Commits that their leader goes on without.
     failed: BTreeSet<(Token, u64)>,
+    /// Requests that arrived, and whether they were turned away.
+    arrived: BTreeMap<u64, bool>,
     /// It takes nothing until then.
     pub out_until: Instant,
 }
@@ -65,6 +67,19 @@ impl Store {
             self.revision.zip(state)
         };
         (now >= self.out_until).then(load)
+    }
+
+    /// Whether this copy of a request is one that it has to answer. A link may repeat a request, but only one of its copies can be
+    /// turned away: where a real store says "not available", no other copy lands later or did before.
+    pub fn answers(&mut self, now: Instant, request: u64) -> bool {
+        let out = now < self.out_until;
+        match self.arrived.get(&request) {
+            None => {
+                self.arrived.insert(request, out);
+                true
+            }
+            Some(turned_away) => !turned_away && !out,
+        }
     }
 
     /// **P1.** As a real store: fence and revision first, and an identical commit that landed before is recognised (L5). What lands is

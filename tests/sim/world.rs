@@ -248,8 +248,11 @@ impl World {
                     self.hand_to_process(at, message);
                 }
             }
-            (Node::Store, Message::Commit { from, number, expected, changes }) => {
+            (Node::Store, Message::Commit { from, number, request, expected, changes }) => {
                 let (time, guard) = (self.context.time, self.context.guard);
+                if !self.context.store.answers(time, request) {
+                    return;
+                }
                 match self.context.store.commit(time, guard, number, expected, &changes) {
                     Ok(result) => {
                         let attempt = changes.meta.attempt;
