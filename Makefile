@@ -1,4 +1,4 @@
-.PHONY: verify fix test bench check-deploy
+.PHONY: verify fix test sim bench check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -7,6 +7,11 @@ verify:
 # Tests alone.
 test:
 	cargo nextest run --locked
+
+# Whole clusters from seeds 0 .. SEEDS; see tests/sim/.
+SEEDS = 10000
+sim:
+	SIM_SEEDS=$(SEEDS) cargo test --locked --test sim promises -- --nocapture
 
 # What we ship for running it, against Kubernetes' schemas, promtool, docker-compose and systemd.
 check-deploy:

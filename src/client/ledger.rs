@@ -249,9 +249,13 @@ impl Ledger {
     pub fn answered(&mut self, now: BootInstant, attempt: &Attempt, answer: Answer) -> Result<(), Ignored> {
         self.look(now);
         if attempt.kind == Kind::Register && attempt.incarnation == self.incarnation {
-            self.registration = Registration::Settled;
-            if let Phase::Ending(_) = self.phase {
-                self.cluster_id = Some(answer.cluster_id); // Where it has to be deregistered; it takes nothing any more.
+            match self.phase {
+                Phase::Ending(_) => {
+                    self.registration = Registration::Settled;
+                    self.cluster_id = Some(answer.cluster_id); // Where it has to be deregistered; it takes nothing any more.
+                }
+                Phase::Joining => self.registration = Registration::InDoubt, // Known there, but not a member of it yet.
+                Phase::Member | Phase::Rejoining(_) | Phase::Ended(_) => {}
             }
         }
         let is_awaited = match self.phase {
@@ -287,6 +291,7 @@ impl Ledger {
             self.storage_epochs.retain(|&shard, &mut epoch| attempt.storage_epochs.epoch(shard) != Some(epoch));
         }
         self.phase = Phase::Member;
+        self.registration = Registration::Settled;
         self.cluster_id = Some(answer.cluster_id);
         self.mark = answer.version; // L3: with or without a set
         self.number_of_shards = answer.number_of_shards;

@@ -24,11 +24,13 @@ mod control;
 mod error;
 mod hash;
 mod host;
-mod ledger;
+#[doc(hidden)]
+pub mod ledger;
 mod lookout;
 mod managers;
 mod observer;
-mod pace;
+#[doc(hidden)]
+pub mod pace;
 mod refusal;
 mod router;
 mod server;

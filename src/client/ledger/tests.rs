@@ -449,3 +449,17 @@ fn a_stop_before_the_registration_was_answered_settles_its_outcome_first() {
     ledger.deregistered();
     assert_eq!(ledger.end(), Some(End::Stopped));
 }
+
+/// It was registered, and would have deregistered without a cluster to name: its shards would have waited for the end of its lease.
+#[test]
+fn an_answer_to_a_registration_that_comes_too_late_leaves_open_where_it_is_known() {
+    let mut ledger = new();
+    let attempt = ledger.compose(at(0)).unwrap();
+    assert_eq!(ledger.answered(at(L), &attempt, answer(v(5, 1), Some(set(&[(1, 9)])))), Err(Ignored::Late));
+    ledger.stop(at(L + 1));
+    let again = ledger.compose(at(L + 2)).unwrap();
+    assert_eq!((again.kind, again.incarnation), (Kind::Register, I), "the answer says where it is to be deregistered");
+    assert_eq!(ledger.answered(at(L + 3), &again, answer(v(5, 2), None)), Err(Ignored::Outdated));
+    let farewell = ledger.compose(at(L + 4)).unwrap();
+    assert_eq!((farewell.kind, farewell.cluster_id), (Kind::Deregister, Some(cluster(1))));
+}
