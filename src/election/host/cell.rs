@@ -273,8 +273,12 @@ impl LeaderCell {
     /// Gives the cell up, and wakes those who watch its file.
     ///
     /// # Errors
-    /// It was not held by this claim any more: then nothing was changed.
+    /// It was not held by this claim any more, or its file was cut short, so that nobody holds anything by it: then nothing was changed.
     pub fn step_down(&self, claim: Claim) -> Result<(), NotHeld> {
+        // The way down ends here also for whoever saw that it was cut: neither the page must be touched, nor the bell make it long again.
+        if self.cut_short().is_some() {
+            return Err(NotHeld(claim));
+        }
         let vacant = Claim::of(0, claim.term());
         let swap = self.page().owner.0.compare_exchange(claim.0, vacant.0, Ordering::AcqRel, Ordering::Acquire);
         swap.map_err(|_| NotHeld(claim))?;
@@ -347,12 +351,15 @@ impl LeaderCell {
 
     /// Why the next process would not find this cell at its path, or would find it cut short; `None` while it would.
     pub fn displaced(&self) -> Option<String> {
-        match self.file.metadata() {
-            Ok(metadata) if metadata.len() < FILE_BYTES => {
-                Some(format!("{} was cut short to {} bytes", self.path.display(), metadata.len()))
-            }
-            _ => self.identity.displaced(&self.path),
+        match self.cut_short() {
+            Some(bytes) => Some(format!("{} was cut short to {bytes} bytes", self.path.display())),
+            None => self.identity.displaced(&self.path),
         }
+    }
+
+    /// To how many bytes the file was cut; `None` where it is whole, or that cannot be found out.
+    fn cut_short(&self) -> Option<u64> {
+        self.file.metadata().ok().map(|metadata| metadata.len()).filter(|bytes| *bytes < FILE_BYTES)
     }
 
     /// A word of the same page that means nothing: what bare operations on this memory take can be measured with it.

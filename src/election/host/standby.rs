@@ -155,6 +155,10 @@ impl HostElection {
             },
             _ => warn!("the leader, {leader}, has not beaten for {grace:?}; it is not killed"),
         }
+        // That took its time.
+        if self.displaced(cell).is_some() {
+            return None;
+        }
         match cell.try_claim(std::process::id(), self.grace_ticks()) {
             Ok(Claimed::Won(claim, vacancy)) => {
                 warn!(
