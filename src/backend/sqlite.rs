@@ -133,11 +133,22 @@ impl Database {
     /// Where the database did not answer, or refused. A number may have been drawn all the same; it is then nobody's.
     pub async fn draw_leadership(&self, token: Token, holder: &str) -> Result<i64, Error> {
         let mut connection = self.writer().await?;
-        let statement = "INSERT INTO leader (one, number, token, holder) VALUES (1, 1, ?, ?) \
-             ON CONFLICT (one) DO UPDATE SET number = number + 1, token = excluded.token, holder = excluded.holder \
-             RETURNING number";
-        let drawn = sqlx::query_scalar(statement).bind(token.0.to_be_bytes().to_vec()).bind(holder).fetch_one(&mut *connection);
-        drawn.await.map_err(|error| self.failure("drawing a leadership number", error))
+        let drawn = draw(&mut connection, token, holder).await;
+        if drawn.is_err() {
+            // As after a commit of the state: closed is rolled back.
+            connection.close().await.ok();
+        }
+        drawn.map_err(|error| self.failure("drawing a leadership number", error))
+    }
+
+    /// What was drawn last: the number, and whose it is. `None`: nobody ever led. It waits for no lock.
+    ///
+    /// # Errors
+    /// Where the database did not answer.
+    pub async fn leadership(&self) -> Result<Option<(i64, Vec<u8>)>, Error> {
+        let mut connection = self.reader().await?;
+        let row = sqlx::query_as("SELECT number, token FROM leader").fetch_optional(&mut *connection).await;
+        row.map_err(|error| self.failure("reading who leads", error))
     }
 
     /// The connection that writes, for one user at a time.
@@ -154,6 +165,19 @@ impl Database {
     pub(crate) fn failure(&self, what: &'static str, error: sqlx::Error) -> Error {
         Failure::Sql(what, error).of(&self.path)
     }
+}
+
+/// In a transaction whose COMMIT is looked at: of a statement that commits by itself and returns a row, sqlx sees the row and not what
+/// became of the commit.
+async fn draw(connection: &mut SqliteConnection, token: Token, holder: &str) -> Result<i64, sqlx::Error> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let statement = "INSERT INTO leader (one, number, token, holder) VALUES (1, 1, ?, ?) \
+         ON CONFLICT (one) DO UPDATE SET number = number + 1, token = excluded.token, holder = excluded.holder \
+         RETURNING number";
+    let drawn = sqlx::query_scalar(statement).bind(token.0.to_be_bytes().to_vec()).bind(holder);
+    let number = drawn.fetch_one(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(number)
 }
 
 /// Whether somebody else had the lock for too long; of a COMMIT it says that the transaction is still open, so nothing was written.
@@ -343,9 +367,10 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Of the file that has this name now.
+    /// Of the file that has this name now. A symbolic link is a file of its own: whoever comes by it opens what it points at under its
+    /// real name, and looks for everything else beside that one.
     pub(crate) fn of(path: &Path) -> io::Result<Identity> {
-        std::fs::metadata(path).map(|metadata| Identity::from(&metadata))
+        std::fs::symlink_metadata(path).map(|metadata| Identity::from(&metadata))
     }
 
     /// Why the file at `path` is not this one; `None` where it is, or where that could not be found out.
