@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   0  header     magic, version                    written once, when the file is made
+//!  16  settled    1: nobody can believe any more that it leads by a cell before this one
 //!  64  owner      pid (22 bits) | term (42 bits)    the only word that decides anything
 //! 128  origin     when the owner's process started, and in which boot and pid namespace
 //! 192  heartbeat  term's tag (24) | tick (40)       the owner's last sign of life, in global ticks
@@ -17,8 +18,8 @@
 //!
 //! **Everything else in the cell only describes the owner**, and names in 24 bits of its own word whose term it describes: the *tag*. A
 //! claimant may die right after its swap; one that was stopped before it wrote may write late, over its successor's words. Whatever
-//! carries another tag than the owner word's therefore counts as not known. Not known is never taken for gone: a pid that lives counts
-//! as the owner, and the first who finds no heartbeat starts one from the present tick, so that grace is given from then on. A live
+//! carries another tag than the owner word's therefore counts as not known. Not known is never taken for gone: without an origin a pid
+//! says nothing, and the first who finds no heartbeat starts one from the present tick, so that grace is given from then on. A live
 //! owner sets both right, by its next beat and its next [`LeaderCell::describe`].
 //!
 //! **No data races, no locks.** Every word is atomic, whoever is stopped or killed in the middle holds up nobody, and a text that was
@@ -62,8 +63,8 @@ struct Line<T>(T);
 
 #[repr(C)]
 struct Page {
-    /// Magic and version.
-    header: Line<[AtomicU64; 2]>,
+    /// Magic and version; settled.
+    header: Line<[AtomicU64; 3]>,
     owner: Line<AtomicU64>,
     /// Start time under the tag; boot; namespace.
     origin: Line<[AtomicU64; 3]>,
@@ -219,20 +220,19 @@ impl LeaderCell {
 
     /// Whether the process of a claim has ended, for certain.
     fn is_gone(&self, seen: Claim, pid: u32, claimant: Origin) -> bool {
-        let origin = self.origin(seen);
-        match origin {
-            Some(origin) if origin.boot != claimant.boot => return true,
-            // Its pid means something else here.
-            Some(origin) if origin.namespace != claimant.namespace => return false,
-            // The claimant has the pid of a holder before.
-            Some(origin) if pid == seen.pid() => return origin.started != claimant.started,
-            _ => {}
+        // As long as it is not known where its pid means something, to look it up here may find nobody although it lives.
+        let Some(origin) = self.origin(seen) else { return false };
+        if origin.boot != claimant.boot {
+            return true;
         }
-        let handle = match origin {
-            Some(origin) => Handle::open(seen.pid(), origin.started),
-            None => Handle::of(seen.pid()),
-        };
-        match handle {
+        if !origin.shares_pids_with(&claimant) {
+            return false;
+        }
+        // The claimant has the pid of a holder before.
+        if pid == seen.pid() {
+            return origin.started != claimant.started;
+        }
+        match Handle::open(seen.pid(), origin.started) {
             Ok(None) => true,
             Ok(Some(handle)) => handle.has_exited().unwrap_or(false),
             Err(_) => false,
@@ -329,6 +329,16 @@ impl LeaderCell {
     /// How many claims there have been; a holder's term is the number of its own.
     pub fn election_term(&self) -> u64 {
         Claim(self.page().owner.0.load(Ordering::Acquire)).term()
+    }
+
+    /// Whether everybody who led by another cell at this place has stopped believing in it, as somebody who leads by this one found.
+    pub fn is_settled(&self) -> bool {
+        self.page().header.0[2].load(Ordering::Acquire) != 0
+    }
+
+    /// From now on it is [settled](Self::is_settled), for good.
+    pub fn settle(&self) {
+        self.page().header.0[2].store(1, Ordering::Release);
     }
 
     /// The global tick.

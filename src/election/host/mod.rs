@@ -33,6 +33,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use self::cell::{Claim, LeaderCell, Vacancy};
+use self::process::Origin;
 use self::standby::Bell;
 use super::{Belief, Election, Error, Holder, Leadership, Lost, Patience, Pulse};
 use crate::backend::sqlite::{Database, leader_file};
@@ -75,12 +76,14 @@ pub struct HostElection {
     database: Arc<Database>,
     options: Options,
     leader: watch::Sender<Option<String>>,
+    /// Of this process, where it can be found out.
+    own_origin: Option<Origin>,
 }
 
 impl HostElection {
     /// An election for the leadership of `database`, whose file it lies beside.
     pub fn new(database: Arc<Database>, options: Options) -> HostElection {
-        HostElection { database, options, leader: watch::Sender::new(None) }
+        HostElection { database, options, leader: watch::Sender::new(None), own_origin: Origin::of(std::process::id()).ok() }
     }
 
     async fn compete(&self) -> Result<Leadership, Error> {
@@ -137,12 +140,12 @@ impl HostElection {
             }
             drawn = self.draw(token) => drawn?,
         };
-        // It may live still and believe in itself. Of a cell that is new beside a database that was led, nobody knows.
-        let may_believe = vacancy == Vacancy::Hung || (held.claim.term() == 1 && number > 1);
+        // It may live still and believe in itself. Of whoever led by another cell, beside a database that was led, nobody knows.
+        let may_believe = vacancy == Vacancy::Hung || (!held.cell.is_settled() && number > 1);
         let grace = if may_believe { self.options.grace } else { Duration::ZERO };
         let fence = Fence::Sql { number, token };
         // Where the task has ended, the leadership is lost, and says so.
-        say_drawn.send((number, token)).ok();
+        say_drawn.send(Drawn { number, token, grace }).ok();
         let holder = Box::new(HostHolder { keeping, held });
         Ok(Some(Leadership::new(fence, belief, lost, holder).with_takeover_grace(grace)))
     }
@@ -219,6 +222,14 @@ impl Holder for HostHolder {
     }
 }
 
+/// A leadership as the task that keeps it learns of it.
+struct Drawn {
+    number: i64,
+    token: Token,
+    /// For how long somebody before it may believe in its own.
+    grace: Duration,
+}
+
 /// Beats for as long as that is right.
 struct Keeper {
     database: Arc<Database>,
@@ -264,14 +275,21 @@ impl Keeper {
     }
 
     /// Waits until another number was drawn than this leadership's, by somebody who got around the cell. A read that fails says nothing.
-    async fn overtaken(&self, drawn: oneshot::Receiver<(i64, Token)>) -> Lost {
-        let Ok((own, token)) = drawn.await else { return std::future::pending().await };
+    async fn overtaken(&self, drawn: oneshot::Receiver<Drawn>) -> Lost {
+        let Ok(Drawn { number: own, token, grace }) = drawn.await else { return std::future::pending().await };
+        let since = clock::now();
         loop {
+            // Not before: the next one has to wait for whom this one had to wait for.
+            if clock::now().since(since) >= grace && self.cell.displaced().is_none() {
+                self.cell.settle();
+            }
             sleep(self.options.tick.max(LOOK_EVERY)).await;
             match self.database.leadership().await {
                 Ok(Some((number, theirs))) if (number, &*theirs) == (own, &token.0.to_be_bytes()) => {}
                 Ok(Some((number, _))) => {
-                    return Lost::Taken(format!("leadership {number} was drawn in the database, past the leader cell; this is {own}"));
+                    return Lost::Taken(format!(
+                        "leadership {number} was drawn in the database, past the leader cell; this is {own}"
+                    ));
                 }
                 Ok(None) => return Lost::Taken(format!("the database does not know of leadership {own}")),
                 Err(_) => {}
