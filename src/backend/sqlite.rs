@@ -51,10 +51,24 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where the directory does not exist, the file has a second name (a hard link), or it cannot be opened,
-    /// written or locked in time; [`Error::Corrupt`] where it is no database, was cut short, or has another schema than this version
+    /// written or locked in time; [`Error::Corrupt`] where it is no database, was cut short or lost (it is missing, but has
+    /// a leader cell), or has another schema than this version
     /// makes.
     pub async fn open(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
         let (path, created) = place(path)?;
+        Database::open_at(path, created, request_timeout).await
+    }
+
+    /// [`Database::open`], of a file that is there: none is made.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is no file at `path`, and what opening fails with.
+    pub async fn open_existing(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
+        let path = real_name(path)?;
+        Database::open_at(path, false, request_timeout).await
+    }
+
+    async fn open_at(path: PathBuf, created: bool, request_timeout: Duration) -> Result<Arc<Database>, Error> {
         let deadline = tokio::time::Instant::now() + request_timeout;
         loop {
             let attempt = match unfit(&path, created) {
@@ -202,6 +216,8 @@ enum Failure {
     Schema(String),
     /// Nothing is left of a database that somebody has led.
     Emptied,
+    /// Not even the file.
+    Missing,
     /// So many bytes are no database.
     Short(u64),
     /// So many names.
@@ -216,7 +232,7 @@ impl Failure {
             Failure::Sql(_, error)
             | Failure::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => is_busy(error),
             Failure::Emptied => true,
-            Failure::Migration(_) | Failure::Schema(_) | Failure::Short(_) | Failure::Linked(_) => false,
+            Failure::Migration(_) | Failure::Schema(_) | Failure::Missing | Failure::Short(_) | Failure::Linked(_) => false,
         }
     }
 
@@ -235,8 +251,13 @@ impl Failure {
             }
             Failure::Migration(error) => corrupt(error.to_string()),
             Failure::Schema(difference) => corrupt(difference),
-            Failure::Emptied => {
-                corrupt("it is empty, but it had a leader: its content was lost. Remove it to begin anew".to_owned())
+            Failure::Emptied | Failure::Missing => {
+                let leader = leader_file(path);
+                let (is, leader) = (if matches!(self, Failure::Missing) { "missing" } else { "empty" }, leader.display());
+                corrupt(format!(
+                    "it is {is}, but it had a leader, as {leader} says: its content was lost. Restore it; or to begin anew, with another \
+                     cluster, remove it and {leader}"
+                ))
             }
             Failure::Short(bytes) => {
                 corrupt(format!("its length is {bytes}, below the {HEADER_BYTES} bytes with which every database begins"))
@@ -320,13 +341,29 @@ fn migrator() -> Migrator {
     )])
 }
 
+fn unavailable(reason: String) -> Error {
+    Error::Unavailable { what: OPENING, source: reason.into() }
+}
+
+fn real_name(path: &Path) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(|error| unavailable(format!("{}: {error}", path.display())))
+}
+
 /// The real name of the database file, which exists after this, and whether it did not before.
 fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
-    let unavailable = |reason: String| Error::Unavailable { what: OPENING, source: reason.into() };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         let (parent, path) = (parent.display(), path.display());
         return Err(unavailable(format!("the directory {parent} of the database {path} does not exist")));
+    }
+    // In this order: who makes a database makes its cell after it.
+    if let (Ok(parent), Some(name)) = (parent.canonicalize(), path.file_name()) {
+        let leader = leader_file(&parent.join(name));
+        let was_led = leader.metadata().is_ok_and(|leader| leader.len() > 0);
+        let is_missing = || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if was_led && is_missing() {
+            return Err(Failure::Missing.of(path));
+        }
     }
     // An empty file is an empty database to SQLite. One that exists is not even opened here: closing any descriptor of it would drop
     // the locks that this process may hold on it already (fcntl(2)).
@@ -335,8 +372,7 @@ fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
         Err(error) => return Err(unavailable(format!("{}: {error}", path.display()))),
     };
-    let path = path.canonicalize().map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
-    Ok((path, created))
+    Ok((real_name(path)?, created))
 }
 
 /// Why the file at `path` must not be handed to SQLite at all. A process that creates the file leaves it empty for a moment, so an
