@@ -40,7 +40,7 @@ use crate::store::{self, Loaded};
 use crate::types::ClusterId;
 
 pub use error::Error;
-use places::Places;
+use places::{Missing, Places};
 use tasks::Tasks;
 
 /// How the manager is run.
@@ -77,6 +77,8 @@ pub struct Addresses {
 
 /// The pause after an attempt to reach the store or to campaign failed.
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
+/// How often one who stepped down looks whether the store was sealed.
+const SEAL_LOOK: Duration = Duration::from_millis(25);
 /// How long answers that are ready may take to reach their callers when the manager stops.
 const LAST_ANSWERS: Duration = Duration::from_millis(250);
 /// How long the store may take to close.
@@ -148,23 +150,21 @@ impl Manager {
     /// connections to the store included: what was lost may be the store itself.
     async fn work(&self) -> Result<(), Error> {
         loop {
-            let opening = places::open(&self.config, &self.identity, &self.metrics, self.patience());
+            let opening = places::open(&self.config, &self.identity, &self.metrics, self.patience(), Missing::Made);
             let Some(opened) = self.shutdown().run_until_cancelled(opening).await else { return Ok(()) };
             let (places, close) = opened?;
             if let Some(leader) = places.election.leader() {
                 self.view.watch_leader(leader);
             }
-            let courtesy = places.election.courtesy();
-            let ended = self.lead_once(&places).await;
+            let mut ended = self.lead_once(&places).await;
+            if let Ok(Ended::SteppedDown) = ended {
+                info!("this process handed over, as an operator asked; it campaigns again, behind those who wait already");
+                self.view.enter(Phase::Standby);
+                ended = self.stand_back(&places).await;
+            }
             drop(tokio::time::timeout(CLOSING, close).await);
             match ended {
-                Ok(Ended::SteppedDown) => {
-                    info!("this process handed over, as an operator asked; it campaigns again, behind those who wait already");
-                    self.view.enter(Phase::Standby);
-                    if self.shutdown().run_until_cancelled(tokio::time::sleep(courtesy)).await.is_none() {
-                        return Ok(());
-                    }
-                }
+                Ok(Ended::SteppedDown) => {}
                 Err(lost @ Error::LeadershipLost(_)) if self.stands_by() => {
                     warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
                     self.view.enter(Phase::Standby);
@@ -181,6 +181,26 @@ impl Manager {
                 }
                 ended => return ended.map(drop),
             }
+        }
+    }
+
+    /// Lets those who wait already go first. One of them may be an export, which seals the store: then this process is to end, and soon, since
+    /// its ports may be wanted for what comes next.
+    async fn stand_back(&self, places: &Places) -> Result<Ended, Error> {
+        let sealed = async {
+            loop {
+                tokio::time::sleep(SEAL_LOOK).await;
+                // What else there is to say of the store is found out by the next campaign.
+                if let Err(sealed @ Error::NotOpen(_)) = self.load(places).await {
+                    return sealed;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.shutdown().cancelled() => Ok(Ended::Asked),
+            () = tokio::time::sleep(places.election.courtesy()) => Ok(Ended::SteppedDown),
+            sealed = sealed => Err(sealed),
         }
     }
 
@@ -370,6 +390,9 @@ impl TermOfOffice {
             new_cluster: ClusterId(uuid::Uuid::new_v4()),
             number_of_shards: config.number_of_shards,
         };
+        if loaded.is_none() {
+            warn!("the store is empty: a new cluster, {}, begins with the first commit", takeover.new_cluster);
+        }
         let loaded = loaded.map(|loaded| (loaded.revision, loaded.state));
         let links = executors::Settings {
             command_timeout: config.executors.command_timeout,

@@ -145,7 +145,10 @@ fn holdings(field: &'static str, holdings: Option<&rpc::Holdings>, number_of_sha
 }
 
 /// The endpoint as `http://host:port`, the host in lower case: two spellings of one place compare equal (L13).
-fn endpoint(text: &str) -> Result<String, Invalid> {
+///
+/// # Errors
+/// Where no executor can be reached at it.
+pub(crate) fn endpoint(text: &str) -> Result<String, Invalid> {
     let refused = |rule: &str| invalid("endpoint", format!("{:?} is refused: {rule}", cut(text)));
     if text.len() > MAX_ENDPOINT_LEN {
         return Err(refused(&format!("it has {} bytes, and may have {MAX_ENDPOINT_LEN}", text.len())));

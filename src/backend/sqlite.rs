@@ -51,10 +51,24 @@ impl Database {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where the directory does not exist, the file has a second name (a hard link), or it cannot be opened,
-    /// written or locked in time; [`Error::Corrupt`] where it is no database, was cut short, or has another schema than this version
+    /// written or locked in time; [`Error::Corrupt`] where it is no database, was cut short or lost (it is missing, but has
+    /// a leader cell), or has another schema than this version
     /// makes.
     pub async fn open(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
         let (path, created) = place(path)?;
+        Database::open_at(path, created, request_timeout).await
+    }
+
+    /// [`Database::open`], of a file that is there: none is made.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is no file at `path`, and what opening fails with.
+    pub async fn open_existing(path: &Path, request_timeout: Duration) -> Result<Arc<Database>, Error> {
+        let path = real_name(path)?;
+        Database::open_at(path, false, request_timeout).await
+    }
+
+    async fn open_at(path: PathBuf, created: bool, request_timeout: Duration) -> Result<Arc<Database>, Error> {
         let deadline = tokio::time::Instant::now() + request_timeout;
         loop {
             let attempt = match unfit(&path, created) {
@@ -133,11 +147,22 @@ impl Database {
     /// Where the database did not answer, or refused. A number may have been drawn all the same; it is then nobody's.
     pub async fn draw_leadership(&self, token: Token, holder: &str) -> Result<i64, Error> {
         let mut connection = self.writer().await?;
-        let statement = "INSERT INTO leader (one, number, token, holder) VALUES (1, 1, ?, ?) \
-             ON CONFLICT (one) DO UPDATE SET number = number + 1, token = excluded.token, holder = excluded.holder \
-             RETURNING number";
-        let drawn = sqlx::query_scalar(statement).bind(token.0.to_be_bytes().to_vec()).bind(holder).fetch_one(&mut *connection);
-        drawn.await.map_err(|error| self.failure("drawing a leadership number", error))
+        let drawn = draw(&mut connection, token, holder).await;
+        if drawn.is_err() {
+            // As after a commit of the state: closed is rolled back.
+            connection.close().await.ok();
+        }
+        drawn.map_err(|error| self.failure("drawing a leadership number", error))
+    }
+
+    /// What was drawn last: the number, and whose it is. `None`: nobody ever led. It waits for no lock.
+    ///
+    /// # Errors
+    /// Where the database did not answer.
+    pub async fn leadership(&self) -> Result<Option<(i64, Vec<u8>)>, Error> {
+        let mut connection = self.reader().await?;
+        let row = sqlx::query_as("SELECT number, token FROM leader").fetch_optional(&mut *connection).await;
+        row.map_err(|error| self.failure("reading who leads", error))
     }
 
     /// The connection that writes, for one user at a time.
@@ -154,6 +179,19 @@ impl Database {
     pub(crate) fn failure(&self, what: &'static str, error: sqlx::Error) -> Error {
         Failure::Sql(what, error).of(&self.path)
     }
+}
+
+/// In a transaction whose COMMIT is looked at: of a statement that commits by itself and returns a row, sqlx sees the row and not what
+/// became of the commit.
+async fn draw(connection: &mut SqliteConnection, token: Token, holder: &str) -> Result<i64, sqlx::Error> {
+    let mut transaction = connection.begin_with("BEGIN IMMEDIATE").await?;
+    let statement = "INSERT INTO leader (one, number, token, holder) VALUES (1, 1, ?, ?) \
+         ON CONFLICT (one) DO UPDATE SET number = number + 1, token = excluded.token, holder = excluded.holder \
+         RETURNING number";
+    let drawn = sqlx::query_scalar(statement).bind(token.0.to_be_bytes().to_vec()).bind(holder);
+    let number = drawn.fetch_one(&mut *transaction).await?;
+    transaction.commit().await?;
+    Ok(number)
 }
 
 /// Whether somebody else had the lock for too long; of a COMMIT it says that the transaction is still open, so nothing was written.
@@ -178,6 +216,8 @@ enum Failure {
     Schema(String),
     /// Nothing is left of a database that somebody has led.
     Emptied,
+    /// Not even the file.
+    Missing,
     /// So many bytes are no database.
     Short(u64),
     /// So many names.
@@ -192,7 +232,7 @@ impl Failure {
             Failure::Sql(_, error)
             | Failure::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => is_busy(error),
             Failure::Emptied => true,
-            Failure::Migration(_) | Failure::Schema(_) | Failure::Short(_) | Failure::Linked(_) => false,
+            Failure::Migration(_) | Failure::Schema(_) | Failure::Missing | Failure::Short(_) | Failure::Linked(_) => false,
         }
     }
 
@@ -211,8 +251,13 @@ impl Failure {
             }
             Failure::Migration(error) => corrupt(error.to_string()),
             Failure::Schema(difference) => corrupt(difference),
-            Failure::Emptied => {
-                corrupt("it is empty, but it had a leader: its content was lost. Remove it to begin anew".to_owned())
+            Failure::Emptied | Failure::Missing => {
+                let leader = leader_file(path);
+                let (is, leader) = (if matches!(self, Failure::Missing) { "missing" } else { "empty" }, leader.display());
+                corrupt(format!(
+                    "it is {is}, but it had a leader, as {leader} says: its content was lost. Restore it; or to begin anew, with another \
+                     cluster, remove it and {leader}"
+                ))
             }
             Failure::Short(bytes) => {
                 corrupt(format!("its length is {bytes}, below the {HEADER_BYTES} bytes with which every database begins"))
@@ -296,13 +341,29 @@ fn migrator() -> Migrator {
     )])
 }
 
+fn unavailable(reason: String) -> Error {
+    Error::Unavailable { what: OPENING, source: reason.into() }
+}
+
+fn real_name(path: &Path) -> Result<PathBuf, Error> {
+    path.canonicalize().map_err(|error| unavailable(format!("{}: {error}", path.display())))
+}
+
 /// The real name of the database file, which exists after this, and whether it did not before.
 fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
-    let unavailable = |reason: String| Error::Unavailable { what: OPENING, source: reason.into() };
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !parent.is_dir() {
         let (parent, path) = (parent.display(), path.display());
         return Err(unavailable(format!("the directory {parent} of the database {path} does not exist")));
+    }
+    // In this order: who makes a database makes its cell after it.
+    if let (Ok(parent), Some(name)) = (parent.canonicalize(), path.file_name()) {
+        let leader = leader_file(&parent.join(name));
+        let was_led = leader.metadata().is_ok_and(|leader| leader.len() > 0);
+        let is_missing = || path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if was_led && is_missing() {
+            return Err(Failure::Missing.of(path));
+        }
     }
     // An empty file is an empty database to SQLite. One that exists is not even opened here: closing any descriptor of it would drop
     // the locks that this process may hold on it already (fcntl(2)).
@@ -311,8 +372,7 @@ fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => false,
         Err(error) => return Err(unavailable(format!("{}: {error}", path.display()))),
     };
-    let path = path.canonicalize().map_err(|error| unavailable(format!("{}: {error}", path.display())))?;
-    Ok((path, created))
+    Ok((real_name(path)?, created))
 }
 
 /// Why the file at `path` must not be handed to SQLite at all. A process that creates the file leaves it empty for a moment, so an
@@ -343,9 +403,10 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Of the file that has this name now.
+    /// Of the file that has this name now. A symbolic link is a file of its own: whoever comes by it opens what it points at under its
+    /// real name, and looks for everything else beside that one.
     pub(crate) fn of(path: &Path) -> io::Result<Identity> {
-        std::fs::metadata(path).map(|metadata| Identity::from(&metadata))
+        std::fs::symlink_metadata(path).map(|metadata| Identity::from(&metadata))
     }
 
     /// Why the file at `path` is not this one; `None` where it is, or where that could not be found out.

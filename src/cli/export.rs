@@ -43,9 +43,12 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         warn!("{warning}");
     }
     let to = if to.as_os_str() == "-" { Destination::Stdout } else { Destination::File(to) };
-    let elected = CancellationToken::new();
-    let asking = elected.run_until_cancelled(ask_to_step_down(Managers::of(managers)));
-    let export = Export { to: to.clone(), copy, elected: elected.clone() };
+    let (opened, elected) = (CancellationToken::new(), CancellationToken::new());
+    let asking = elected.run_until_cancelled(async {
+        opened.cancelled().await;
+        ask_to_step_down(Managers::of(managers)).await;
+    });
+    let export = Export { to: to.clone(), copy, opened: opened.clone(), elected: elected.clone() };
     let exporting = async {
         let exported = transfer::export(&config, export, &shutdown).await;
         elected.cancel();

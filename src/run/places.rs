@@ -33,6 +33,16 @@ pub(crate) struct Places {
     pub(crate) pulse: Pulse,
 }
 
+/// What is done where there is no database at the configured place yet. Servers have no such place: there something is made by the first
+/// write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is made.
+    Made,
+    /// It is an error, and nothing is made.
+    Refused,
+}
+
 /// Closes what the store and the election share, after the leadership was given up.
 pub(crate) type Close = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -45,8 +55,9 @@ pub(crate) async fn open(
     identity: &str,
     metrics: &Arc<Metrics>,
     patience: Patience,
+    missing: Missing,
 ) -> Result<(Places, Close), Error> {
-    let opening = Opening { config, identity, metrics, patience, pulse: Pulse::new() };
+    let opening = Opening { config, identity, metrics, patience, missing, pulse: Pulse::new() };
     match config.persistence.kind {
         StoreKind::Sqlite => opening.sqlite().await,
         StoreKind::Postgres => opening.postgres(),
@@ -60,13 +71,18 @@ struct Opening<'a> {
     identity: &'a str,
     metrics: &'a Arc<Metrics>,
     patience: Patience,
+    missing: Missing,
     pulse: Pulse,
 }
 
 impl Opening<'_> {
     async fn sqlite(self) -> Result<(Places, Close), Error> {
         let (persistence, host) = (&self.config.persistence, &self.config.leadership.host);
-        let opened = Database::open(&persistence.sqlite.path, persistence.request_timeout).await;
+        let (path, timeout) = (&persistence.sqlite.path, persistence.request_timeout);
+        let opened = match self.missing {
+            Missing::Made => Database::open(path, timeout).await,
+            Missing::Refused => Database::open_existing(path, timeout).await,
+        };
         let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
         let options = host::Options {
             tick: host.tick,

@@ -20,10 +20,11 @@ use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-pub use json::{Checksum, Number};
+pub use json::{Checksum, InvalidChecksum, Number};
 
 use json::{EndName, StandingName, WishName, text};
 
+use crate::api;
 use crate::assignment::check::check;
 use crate::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, ShardState, Standing, Wish};
 use crate::assignment::state::{
@@ -289,8 +290,14 @@ impl Content {
         if !(1..=MAX_SHARDS).contains(&self.number_of_shards) {
             return broken(format!("number_of_shards is {}, it takes 1 to {MAX_SHARDS}", self.number_of_shards));
         }
-        if self.term.0 > MAX_NUMBER {
-            return broken(format!("term is {}, it takes at most {MAX_NUMBER}", self.term));
+        // Whoever leads on it takes the next one, and whoever is granted a shard likewise.
+        if self.term.0 >= MAX_NUMBER {
+            return broken(format!("term is {}, it takes less than {MAX_NUMBER}", self.term));
+        }
+        for Executor { id, endpoint, .. } in &self.executors {
+            if let Err(refused) = api::endpoint(endpoint) {
+                return broken(format!("the endpoint of executor {id}: {}", refused.problem));
+            }
         }
         if !(1..=MAX_LEASE_TTL_MS).contains(&self.lease_ttl_ms) {
             return broken(format!("lease_ttl_ms is {}, it takes 1 to {MAX_LEASE_TTL_MS}", self.lease_ttl_ms));
@@ -349,8 +356,8 @@ impl Content {
                     "shard {shard} is owned by executor {owner}, there are {known}, counted from 0"
                 )));
             }
-            if epoch.0 > MAX_NUMBER {
-                return Err(Invalid::Rule(format!("the epoch of shard {shard} is {epoch}, it takes at most {MAX_NUMBER}")));
+            if epoch.0 >= MAX_NUMBER {
+                return Err(Invalid::Rule(format!("the epoch of shard {shard} is {epoch}, it takes less than {MAX_NUMBER}")));
             }
             let state = match (owner.map(Slot), left.next_if_eq(&shard).is_some()) {
                 (Some(slot), false) => ShardState::Held(slot),

@@ -1,5 +1,7 @@
 //! A state leaves its store.
 
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -7,14 +9,17 @@ use tracing::info;
 use uuid::Uuid;
 
 use super::document::{self, Checksum, Content, Document, Taken};
-use super::file::{self, Destination, Partial};
-use super::{Error, commit, load, refuse_parts, under_leadership, with_places};
+use super::file::{self, Destination, Target};
+use super::{Error, commit, load, refuse_parts, under_leadership, unless_asked, with_places};
 use crate::assignment::State;
 use crate::assignment::state::{MAX_SEAL_TEXT_LEN, Seal};
 use crate::backend::Fence;
 use crate::clock;
-use crate::config::Config;
-use crate::run::{self, places::Places};
+use crate::config::{Config, StoreKind};
+use crate::run::{
+    self,
+    places::{Missing, Places},
+};
 use crate::store::Loaded;
 use crate::types::{ClusterId, Term};
 
@@ -25,6 +30,8 @@ pub struct Export {
     pub to: Destination,
     /// Only read, seal nothing, and make another cluster of it.
     pub copy: bool,
+    /// Cancelled by [`export`] once the destination can be written: no earlier need anybody be asked to step down.
+    pub opened: CancellationToken,
     /// Cancelled by [`export`] once nobody need be asked to step down any more.
     pub elected: CancellationToken,
 }
@@ -46,7 +53,7 @@ pub struct Exported {
 
 /// Takes the state out of the configured store. Ends early when `shutdown` is cancelled.
 ///
-/// The order is: win the leadership, wait until no leader before can believe in its own any more, write the document beside its
+/// The order is: open the destination, win the leadership, wait until no leader before can believe in its own any more, write the document beside its
 /// place, seal the store, and give the document its name. So a document that is there is that of a sealed store, and a store is sealed
 /// only when its document is on the disk. On standard output the seal comes first. After a crash anywhere the same command goes on: a
 /// store that is sealed already gives the same document, without a new seal and without a leadership.
@@ -54,12 +61,22 @@ pub struct Exported {
 /// # Errors
 /// See [`Error`].
 pub async fn export(config: &Config, export: Export, shutdown: &CancellationToken) -> Result<Exported, Error> {
-    if let Destination::File(path) = &export.to {
-        file::refuse_existing(path)?;
+    if config.persistence.kind == StoreKind::Sqlite && is_missing(&config.persistence.sqlite.path) {
+        return Err(Error::NoDatabase(config.persistence.sqlite.path.clone()));
     }
+    let to = export.to.clone();
+    let target = unless_asked(shutdown, blocking(move || Target::open(&to))).await?;
+    // What can be refused was: whoever leads may be asked to step down.
+    export.opened.cancel();
     let identity = run::identity();
-    let exporter = Exporter { export, identity, from: config.persistence.kind.as_str() };
-    with_places(config, &exporter.identity, async |places| exporter.take(places, shutdown).await).await
+    let from = config.persistence.kind.as_str();
+    let exporter = Exporter { export, identity: identity.clone(), from, target };
+    let work = async move |places: &Places| exporter.take(places, shutdown).await;
+    with_places(config, &identity, Missing::Refused, shutdown, work).await
+}
+
+fn is_missing(path: &Path) -> bool {
+    path.metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 struct Exporter {
@@ -67,33 +84,23 @@ struct Exporter {
     identity: String,
     /// The kind of store.
     from: &'static str,
+    target: Target,
 }
 
 impl Exporter {
-    async fn take(&self, places: &Places, shutdown: &CancellationToken) -> Result<Exported, Error> {
-        let loaded = self.read(places).await?;
+    async fn take(self, places: &Places, shutdown: &CancellationToken) -> Result<Exported, Error> {
+        let loaded = unless_asked(shutdown, read(places)).await?;
         if self.export.copy {
-            self.export.elected.cancel();
-            return self.copy(loaded.state).await;
+            return unless_asked(shutdown, self.copy(loaded.state)).await;
         }
         if let Seal::Sealed { .. } = loaded.state.meta.seal {
-            self.export.elected.cancel();
-            return self.again(&loaded.state).await;
+            return unless_asked(shutdown, self.again(&loaded.state)).await;
         }
-        under_leadership(places, shutdown, async |fence, grace| self.take_and_seal(places, fence, grace).await).await
+        under_leadership(places, shutdown, async move |fence, grace| self.take_and_seal(places, fence, grace).await).await
     }
 
-    /// What can be exported.
-    async fn read(&self, places: &Places) -> Result<Loaded, Error> {
-        let loaded = load(places).await?.ok_or(Error::Empty)?;
-        refuse_parts(&loaded)?;
-        match document::summary(&loaded.state) {
-            Some(violations) => Err(Error::Contradiction(violations)),
-            None => Ok(loaded),
-        }
-    }
-
-    async fn copy(&self, mut state: State) -> Result<Exported, Error> {
+    async fn copy(self, mut state: State) -> Result<Exported, Error> {
+        self.export.elected.cancel();
         let of = std::mem::replace(&mut state.meta.cluster_id, ClusterId(Uuid::new_v4()));
         let (by, from) = (self.identity.clone(), self.from.to_owned());
         let document = Document::new(Content::of(&state, Taken::Copy { unix_ms: clock::unix_ms(), by, from, of }));
@@ -103,7 +110,8 @@ impl Exporter {
     }
 
     /// Of a store that is sealed already.
-    async fn again(&self, state: &State) -> Result<Exported, Error> {
+    async fn again(self, state: &State) -> Result<Exported, Error> {
+        self.export.elected.cancel();
         info!("the store is sealed already: this is the same document again");
         let document = self.sealed(state);
         let exported = Exported::of(&document);
@@ -111,11 +119,11 @@ impl Exporter {
         Ok(exported)
     }
 
-    async fn take_and_seal(&self, places: &Places, fence: Fence, grace: Duration) -> Result<Exported, Error> {
+    async fn take_and_seal(self, places: &Places, fence: Fence, grace: Duration) -> Result<Exported, Error> {
         self.export.elected.cancel();
         // The leader before may renew leases until then, and whoever leads at the other store must not end them earlier (L8).
         tokio::time::sleep(grace).await;
-        let Loaded { revision, state } = self.read(places).await?;
+        let Loaded { revision, state } = read(places).await?;
         if let Seal::Sealed { .. } = state.meta.seal {
             return self.again(&state).await;
         }
@@ -129,15 +137,14 @@ impl Exporter {
 
         let document = self.sealed(&sealed);
         let (exported, changes) = (Exported::of(&document), sealed.changes_since(Some(&state)));
-        match &self.export.to {
-            Destination::File(path) => {
-                let path = path.clone();
-                let partial = blocking(move || Partial::write(&path, &document)).await?;
+        match self.target {
+            Target::File(partial) => {
+                let partial = blocking(move || partial.write(&document)).await?;
                 commit(places, &fence, Some(revision), &changes).await?;
                 info!("the store is sealed: nobody leads on it any more");
                 blocking(move || partial.publish()).await?;
             }
-            Destination::Stdout => {
+            Target::Stdout => {
                 commit(places, &fence, Some(revision), &changes).await?;
                 info!("the store is sealed: nobody leads on it any more");
                 blocking(move || file::print(&document)).await?;
@@ -155,13 +162,22 @@ impl Exporter {
         Document::new(Content::of(state, Taken::Sealed { unix_ms, by, from: self.from.to_owned() }))
     }
 
-    async fn hand_out(&self, document: Document) -> Result<(), Error> {
-        let to = self.export.to.clone();
-        blocking(move || match to {
-            Destination::Stdout => file::print(&document),
-            Destination::File(path) => Partial::write(&path, &document)?.publish(),
+    async fn hand_out(self, document: Document) -> Result<(), Error> {
+        blocking(move || match self.target {
+            Target::Stdout => file::print(&document),
+            Target::File(partial) => partial.write(&document)?.publish(),
         })
         .await
+    }
+}
+
+/// What can be exported.
+async fn read(places: &Places) -> Result<Loaded, Error> {
+    let loaded = load(places).await?.ok_or(Error::Empty)?;
+    refuse_parts(&loaded)?;
+    match document::summary(&loaded.state) {
+        Some(violations) => Err(Error::Contradiction(violations)),
+        None => Ok(loaded),
     }
 }
 

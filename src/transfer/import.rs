@@ -4,12 +4,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::document::{Content, Document};
-use super::{Error, commit, load, under_leadership, with_places};
+use super::{Error, commit, load, under_leadership, unless_asked, with_places};
 use crate::assignment::State;
 use crate::assignment::state::{Changes, Inventory, Meta, Seal};
 use crate::backend::Fence;
 use crate::config::Config;
-use crate::run::{self, places::Places};
+use crate::run::{
+    self,
+    places::{Missing, Places},
+};
 use crate::store::{self, Loaded, codec};
 use crate::types::{ClusterId, Revision, Term, Token};
 
@@ -56,8 +59,8 @@ pub async fn import(config: &Config, import: Import, shutdown: &CancellationToke
     let unfit = |refused: codec::Refused| Error::Store { doing: "encoding the state", source: store::Error::from(refused) };
     codec::encode(&state.changes_since(None)).map_err(unfit)?;
 
-    with_places(config, &run::identity(), async |places| {
-        let was_there = match room(load(places).await?, content, document.checksum().0)? {
+    let work = async |places: &Places| {
+        let was_there = match room(unless_asked(shutdown, load(places)).await?, content, document.checksum().0)? {
             Room::Taken => true,
             Room::Empty | Room::Part(..) => {
                 let write = async |fence: Fence, _| write(places, &fence, &document, state).await;
@@ -71,8 +74,8 @@ pub async fn import(config: &Config, import: Import, shutdown: &CancellationToke
             term: Term(content.term.0),
             was_there,
         })
-    })
-    .await
+    };
+    with_places(config, &run::identity(), Missing::Made, shutdown, work).await
 }
 
 /// What the target has.

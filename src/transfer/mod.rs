@@ -31,12 +31,17 @@ use crate::clock;
 use crate::config::Config;
 use crate::election::{self, Patience};
 use crate::metrics::Metrics;
-use crate::run::{self, places::Places};
+use crate::run::{
+    self,
+    places::{Missing, Places},
+};
 use crate::store::{self, Loaded};
 use crate::types::{ClusterId, Revision, Term};
 
 /// The pause before a commit of unknown outcome is sent again.
 const PAUSE: Duration = Duration::from_millis(200);
+/// How often it is said that one is sent again.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 /// For so long a commit of unknown outcome is sent again.
 const SETTLING: Duration = Duration::from_secs(30);
 /// How long giving up the leadership may take.
@@ -77,6 +82,9 @@ pub enum Error {
     /// There is nothing to export.
     #[error("the store is empty: there is nothing to export")]
     Empty,
+    /// There is not even a database.
+    #[error("there is no database {}: there is nothing to export", .0.display())]
+    NoDatabase(PathBuf),
     /// The state breaks its own rules. It could not be imported again, so it is not sealed.
     #[error("the stored state contradicts itself, nothing is exported: {0}")]
     Contradiction(String),
@@ -123,7 +131,11 @@ impl Error {
             Error::Run(error) => error.exit_code(),
             Error::Interrupted | Error::Write { .. } => 1,
             Error::FileExists(_) | Error::Document(_) | Error::ShardCount { .. } => 2,
-            Error::Empty | Error::Contradiction(_) | Error::Occupied { .. } | Error::OtherImport { .. } => 3,
+            Error::Empty
+            | Error::NoDatabase(_)
+            | Error::Contradiction(_)
+            | Error::Occupied { .. }
+            | Error::OtherImport { .. } => 3,
             Error::Store { .. } | Error::Campaign(_) => 3,
             Error::LeadershipLost(_) => 4,
         }
@@ -150,7 +162,15 @@ async fn under_leadership<T>(
     shutdown: &CancellationToken,
     work: impl AsyncFnOnce(Fence, Duration) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let won = places.election.campaign(shutdown).await;
+    // A campaign that was asked to end may still have something to take back, from a server that does not answer.
+    let long_asked = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(RELEASING).await;
+    };
+    let won = tokio::select! {
+        won = places.election.campaign(shutdown) => won,
+        () = long_asked => Err(election::Error::Cancelled),
+    };
     let mut leadership = won.map_err(|error| match error {
         election::Error::Cancelled => Error::Interrupted,
         error => Error::Campaign(error),
@@ -176,6 +196,7 @@ async fn commit(places: &Places, fence: &Fence, expected: Option<Revision>, chan
     let failed = |source| Error::Store { doing: "committing", source };
     let give_up = clock::now().after(SETTLING);
     let mut open = false;
+    let mut said: Option<tokio::time::Instant> = None;
     loop {
         match places.store.commit(fence, expected, changes).await {
             Ok(revision) => return Ok(revision),
@@ -186,10 +207,13 @@ async fn commit(places: &Places, fence: &Fence, expected: Option<Revision>, chan
                 if clock::now() >= give_up {
                     return Err(failed(error));
                 }
-                warn!(
-                    error = &error as &dyn std::error::Error,
-                    "it is unknown whether a commit landed; it is sent again in {PAUSE:?}"
-                );
+                if said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
+                    said = Some(tokio::time::Instant::now());
+                    warn!(
+                        error = &error as &dyn std::error::Error,
+                        "it is unknown whether a commit landed; it is sent again every {PAUSE:?}, for {SETTLING:?} at most"
+                    );
+                }
             }
             Err(error) => return Err(failed(error)),
         }
@@ -197,14 +221,23 @@ async fn commit(places: &Places, fence: &Fence, expected: Option<Revision>, chan
     }
 }
 
-/// Opens what is configured, does `work`, and closes it.
+/// Does `work`, unless a signal comes: then that ends it wherever it is.
+async fn unless_asked<T>(shutdown: &CancellationToken, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    shutdown.run_until_cancelled(work).await.unwrap_or(Err(Error::Interrupted))
+}
+
+/// Opens what is configured, does `work`, and closes it. What `work` does outside of a leadership it does [`unless_asked`] to stop.
 async fn with_places<T>(
     config: &Config,
     identity: &str,
+    missing: Missing,
+    shutdown: &CancellationToken,
     work: impl AsyncFnOnce(&Places) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let metrics = Metrics::new().map_err(|error| run::Error::Task { name: "metrics", source: error.into() })?;
-    let (places, close) = run::places::open(config, identity, &Arc::new(metrics), Patience::Wait).await?;
+    let metrics = Arc::new(metrics);
+    let opening = async { Ok(run::places::open(config, identity, &metrics, Patience::Wait, missing).await?) };
+    let (places, close) = unless_asked(shutdown, opening).await?;
     let done = work(&places).await;
     drop(places);
     drop(tokio::time::timeout(CLOSING, close).await);

@@ -47,6 +47,24 @@ async fn the_database_is_deleted_while_the_manager_is_down() {
     cluster.check_safety();
 }
 
+/// Only the database is gone, and the leader cell beside it says that it was led: nobody begins another cluster unasked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_database_that_had_a_leader_is_refused() {
+    let mut cluster = Cluster::start(&[]).await;
+    assert_eq!(cluster.manager.stop().await, Some(0));
+    std::fs::remove_file(cluster.store.path()).unwrap();
+    let (code, said) = refused(&cluster.store).await;
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("it is missing, but it had a leader") && said.contains("remove it and"), "{said}");
+    assert!(!cluster.store.path().exists());
+    // As the text says.
+    cluster.store.wipe();
+    cluster.manager.restart().await;
+    let says = "the store is empty: a new cluster";
+    poll_until("it says so", PATIENCE, async || cluster.manager.child.printed().iter().any(|it| it.contains(says)).then_some(()))
+        .await;
+}
+
 /// The same under a manager that runs: it notices that its file is gone, gives the leadership up and ends with exit code 4.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_database_is_deleted_while_the_manager_runs() {

@@ -8,6 +8,8 @@ use shard_manager::assignment::record::{ExecutorRecord, ShardRecord, ShardState,
 use shard_manager::assignment::state::{Inventory, Meta, Seal, State};
 use shard_manager::transfer::document::{Content, Document, Taken};
 use shard_manager::types::{ClusterId, Epoch, Incarnation, ShardId, Slot, Term, Token};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::harness::{
     Child, Cluster, Executor, Manager, OnEtcd, PATIENCE, Place, Replicas, Store, Table, boot_ns, free_address, poll_until, run,
@@ -187,6 +189,78 @@ async fn an_export_has_its_turn_beside_the_one_process_on_a_file() {
     ends(0, "is in the store", &["import", "--from", text(&document)], &to).await;
     cluster.manager.move_to(&to).await;
     rest.is_kept(&cluster).await;
+}
+
+/// One after the other in a script, at the same addresses: who handed over to the export does not sit on its ports.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_manager_that_handed_over_to_an_export_ends_before_its_courtesy_is_over() {
+    let mut cluster = Cluster::start(&SETTINGS).await;
+    let rest = Rest::of(&mut cluster).await;
+    let (document, from, to) = (cluster.directory.path().join("x.json"), cluster.store.clone(), sqlite(&cluster, "new.db"));
+    let manager = cluster.manager.grpc.to_string();
+    ends(0, "the store is sealed", &["export", "--to", text(&document), "--manager", &manager], &from).await;
+    // Half the courtesy; it also is what an import takes at least.
+    assert_eq!(cluster.manager.child.exit_code(Duration::from_millis(250)).await, Some(3));
+    ends(0, "is in the store", &["import", "--from", text(&document)], &to).await;
+    cluster.manager.move_to(&to).await;
+    rest.is_kept(&cluster).await;
+}
+
+/// What it waits for does not matter: a reader that does not read, or a store that does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_ends_when_it_is_asked_to() {
+    let mut cluster = Cluster::start(&SETTINGS).await;
+    let (document, store) = (cluster.directory.path().join("x.json"), cluster.store.clone());
+    assert_eq!(cluster.manager.stop().await, Some(0));
+    let (large, _) = written(cluster.directory.path(), 65_536);
+    let sealed = sqlite(&cluster, "sealed.db");
+    ends(0, "is in the store", &["import", "--from", text(&large)], &sealed).await;
+    for copy in [true, false] {
+        let command = [&["export", "--to", "-"][..], if copy { &["--copy"] } else { &[] }].concat();
+        let mut export = std::process::Command::new(env!("CARGO_BIN_EXE_shard-manager"))
+            .args(arguments(&command, &sealed))
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // It has begun to write, and there is far more of it than a pipe takes.
+        let mut pipe = export.stdout.take().unwrap();
+        let mut first = [0];
+        std::io::Read::read_exact(&mut pipe, &mut first).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_child(&export), rustix::process::Signal::TERM).unwrap();
+        let ended = poll_until("it ends", PATIENCE, async || export.try_wait().unwrap()).await;
+        assert_eq!(ended.code(), Some(1), "copy: {copy}");
+        drop(pipe);
+    }
+    // Somebody has the database for himself.
+    let mut other = SqliteConnectOptions::new().filename(store.path()).connect().await.unwrap();
+    sqlx::raw_sql("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE").execute(&mut other).await.unwrap();
+    let mut patient = arguments(&["export", "--to", text(&document)], &store);
+    for set in ["leadership.lease_ttl=60s", "persistence.request_timeout=20s"] {
+        patient.extend(["--set".to_owned(), set.to_owned()]);
+    }
+    let mut export = Child::spawn("export", &patient);
+    let partial = cluster.directory.path().join("x.json.partial");
+    poll_until("it has begun", PATIENCE, async || partial.exists().then_some(())).await;
+    let (code, took) = export.stop(PATIENCE).await;
+    assert_eq!(code, Some(1));
+    assert!(took < Duration::from_secs(5), "it took {took:?}");
+    assert!(!partial.exists());
+}
+
+/// Nobody hands over for an export that cannot write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_destination_that_cannot_be_written_costs_no_leadership() {
+    let cluster = Cluster::start(&SETTINGS).await;
+    let before = cluster.table().await;
+    let manager = cluster.manager.grpc.to_string();
+    let nowhere = cluster.directory.path().join("no/such/x.json");
+    ends(1, "cannot be written", &["export", "--to", text(&nowhere), "--manager", &manager], &cluster.store).await;
+    let mistyped = sqlite(&cluster, "mistyped.db");
+    ends(3, "there is no database", &["export", "--manager", &manager], &mistyped).await;
+    assert!(!mistyped.path().exists(), "an export makes none");
+    assert!(cluster.manager.is_ready().await);
+    assert_eq!(cluster.table().await.term, before.term);
 }
 
 /// Another cluster from its first moment on: it takes nothing away from the one that it was copied from, which goes on leading.

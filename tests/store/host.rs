@@ -11,6 +11,9 @@ use shard_manager::election::host::{HostElection, Options};
 use shard_manager::election::{Election, Error, Leadership, Lost, Patience, Pulse};
 use shard_manager::store::sqlite::SqliteStore;
 use shard_manager::store::{self, Store};
+use shard_manager::types::Token;
+use sqlx::ConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
 use tokio_util::sync::CancellationToken;
 
 use crate::child::{self, Process};
@@ -149,6 +152,70 @@ async fn a_deleted_lock_file_hands_the_leadership_over_and_never_shares_it() {
     first.release().await.unwrap();
     assert_held(campaign(&file.path()).await, &file, std::process::id());
     drop(second);
+}
+
+/// Moved with everything that belongs to it, and a link left at its place: whoever comes by the link finds another cell, and the old
+/// leader, which has nothing to write and beats for its own, is told all the same.
+#[tokio::test]
+async fn a_database_that_is_moved_behind_a_link_has_one_leader() {
+    let file = File::new();
+    let mut first = campaign(&file.path()).await.unwrap();
+    let moved = file.directory.path().join("moved.db");
+    for suffix in ["", "-wal", "-shm"] {
+        let name = |path: &Path| format!("{}{suffix}", path.display());
+        std::fs::rename(name(&file.path()), name(&moved)).unwrap();
+    }
+    std::os::unix::fs::symlink(&moved, file.path()).unwrap();
+    let second = campaign(&file.path()).await.unwrap();
+    assert_eq!(number(&second), 2, "the same database");
+    let lost = tokio::time::timeout(Duration::from_secs(10), first.lost()).await.unwrap();
+    assert!(matches!(&lost, Lost::Taken(why) if why.contains("test.db was replaced")), "{lost}");
+}
+
+/// It is noticed, and then nothing touches what is not there any more, the way down included: that would be SIGBUS.
+#[tokio::test]
+async fn a_cell_that_is_cut_short_ends_the_leadership_and_not_the_process() {
+    for bytes in [0, 100] {
+        let file = File::new();
+        let mut first = campaign(&file.path()).await.unwrap();
+        let cell = file.directory.path().join("test.db.leader");
+        std::fs::File::options().write(true).open(&cell).unwrap().set_len(bytes).unwrap();
+        let lost = tokio::time::timeout(Duration::from_secs(10), first.lost()).await.unwrap();
+        assert!(matches!(&lost, Lost::Taken(why) if why.contains("was cut short")), "{lost}");
+        first.release().await.unwrap();
+        assert_eq!(cell.metadata().unwrap().len(), bytes, "nothing makes it long again");
+    }
+}
+
+/// Past the cell, whatever the way: who has nothing to write is told by the number.
+#[tokio::test]
+async fn a_number_drawn_past_the_cell_ends_a_leadership_that_writes_nothing() {
+    let file = File::new();
+    let mut first = campaign(&file.path()).await.unwrap();
+    let looked = tokio::time::timeout(Duration::from_millis(1500), first.lost()).await;
+    assert!(looked.is_err(), "its own number is no news: {looked:?}");
+    file.database().await.draw_leadership(Token::draw(), "another way in").await.unwrap();
+    let lost = tokio::time::timeout(Duration::from_secs(10), first.lost()).await.unwrap();
+    assert!(matches!(&lost, Lost::Taken(why) if why.contains("leadership 2 was drawn")), "{lost}");
+    assert!(first.belief().deadline() <= clock::now());
+}
+
+/// SQLite runs the statement, returns its row, and refuses to commit it: here for a rule that is looked at only then, on a full disk for
+/// want of space.
+#[tokio::test]
+async fn a_number_whose_commit_failed_was_not_drawn() {
+    let file = File::new();
+    let database = file.database().await;
+    assert_eq!(database.draw_leadership(Token::draw(), "a test").await.unwrap(), 1);
+    let mut other = SqliteConnectOptions::new().filename(file.path()).connect().await.unwrap();
+    let refuse = "CREATE TABLE rule (it INTEGER REFERENCES revision (one) DEFERRABLE INITIALLY DEFERRED); \
+         CREATE TRIGGER refuse AFTER UPDATE ON leader BEGIN INSERT INTO rule VALUES (7); END";
+    sqlx::raw_sql(refuse).execute(&mut other).await.unwrap();
+    let drawn = database.draw_leadership(Token::draw(), "a test").await;
+    assert!(drawn.is_err(), "{drawn:?}");
+    assert_eq!(database.leadership().await.unwrap().map(|(number, _)| number), Some(1));
+    sqlx::raw_sql("DROP TRIGGER refuse").execute(&mut other).await.unwrap();
+    assert_eq!(database.draw_leadership(Token::draw(), "a test").await.unwrap(), 2, "nothing was left open");
 }
 
 /// What an earlier release left behind: it emptied its lock file when it stopped, and left text in it when it crashed. That may also be

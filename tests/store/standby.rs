@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use shard_manager::backend::Fence;
 use shard_manager::backend::sqlite::Database;
 use shard_manager::clock;
-use shard_manager::election::host::cell::LeaderCell;
+use shard_manager::election::host::cell::{Claimed, LeaderCell};
 use shard_manager::election::host::{HostElection, Options};
 use shard_manager::election::{Election, Error, Leadership, Lost, Patience};
 use shard_manager::store::sqlite::SqliteStore;
@@ -345,6 +345,27 @@ async fn the_cell_is_deleted_under_a_leader_with_a_standby() {
     assert!(matches!(outcome, Err(store::Error::LeadershipLost)), "{outcome:?}");
     first.release().await.unwrap();
     assert!(cell(&file).current_leader().is_some(), "the loser's release is not the winner's");
+}
+
+/// The cell is new and its first claimant dies before it has drawn a number: the next one knows no more about who led by the old cell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claimant_of_a_new_cell_that_dies_early_leaves_the_grace_to_the_next() {
+    let file = File::new();
+    let path = file.directory.path().join("test.db.leader");
+    let (database, shutdown) = (file.path(), CancellationToken::new());
+    let first = election(&database, short()).await.campaign(&shutdown).await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let cell = LeaderCell::create(&path).unwrap();
+    let Ok(Claimed::Won(early, _)) = cell.try_claim(std::process::id(), u64::MAX) else { panic!("it is new") };
+    cell.step_down(early).unwrap();
+    let second = election(&database, short()).await.campaign(&shutdown).await.unwrap();
+    assert_eq!((number(&second), second.takeover_grace()), (2, GRACE));
+    assert!(!cell.is_settled());
+    until("a grace has passed", || cell.is_settled()).await;
+    second.release().await.unwrap();
+    let third = election(&database, short()).await.campaign(&shutdown).await.unwrap();
+    assert_eq!(third.takeover_grace(), Duration::ZERO);
+    drop(first);
 }
 
 /// Ten wait, and the one who leads is killed over and over: each time exactly one follows, by one number more.

@@ -245,7 +245,8 @@ impl Engine {
             self.notes.push("joins are being gathered: running shards stay where they are for the settle time".to_owned());
         }
         if unheard > 0 {
-            self.notes.push(format!("{unheard} executors were not heard by this leader yet: no move for balance until then"));
+            let executors = if unheard == 1 { "executor was" } else { "executors were" };
+            self.notes.push(format!("{unheard} {executors} not heard by this leader yet: no move for balance until then"));
         }
 
         let moved = |shard: &ShardId| plan.moves.binary_search_by_key(shard, |it| it.shard).is_ok();

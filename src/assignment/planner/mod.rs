@@ -47,7 +47,7 @@ pub struct Member {
 pub enum Role {
     /// Takes its fair share.
     Takes,
-    /// Keeps what it has, and gets nothing: cordoned, or suspect.
+    /// Keeps what it has, and gets nothing: cordoned, suspect, or not heard by this leader yet.
     Keeps,
     /// Gives up everything, as long as somebody can take it.
     Leaves,

@@ -23,7 +23,7 @@ pub struct Report {
 /// Why a plan does not do more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// No executor can take shards: there is none, or all are cordoned, suspect or leaving.
+    /// No executor can take shards: there is none, or all are cordoned, suspect, leaving, or not heard yet.
     NobodyTakes,
     /// Shards stay on leaving executors, since nobody can take them.
     Staying {
@@ -32,7 +32,7 @@ pub enum Reason {
         /// On how many executors.
         executors: u32,
     },
-    /// Shards stay on executors that are cordoned or suspect, and are not shared out.
+    /// Shards stay on executors that are cordoned, suspect, or not heard by this leader yet, and are not shared out.
     Kept {
         /// How many shards.
         shards: u32,
@@ -64,7 +64,12 @@ impl fmt::Display for Reason {
                 write!(f, "{} on {} because nobody can take them", stay(shards), leaving(executors))
             }
             Reason::Kept { shards, executors } => {
-                write!(f, "{} on {} that take no others: cordoned or suspect", stay(shards), count(executors, "executor"))
+                write!(
+                    f,
+                    "{} on {} that take no others: cordoned, suspect, or not heard yet",
+                    stay(shards),
+                    count(executors, "executor")
+                )
             }
             Reason::WithinThreshold { moves } => {
                 write!(f, "every executor is within the threshold; {} more would make the shares even", count(moves, "move"))

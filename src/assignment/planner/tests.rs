@@ -146,7 +146,7 @@ fn with_nobody_to_take_them_shards_stay() {
             "2 shards without an owner: not placed",
             "no executor can take shards",
             "4 shards stay on 1 leaving executor because nobody can take them",
-            "1 shard stays on 1 executor that take no others: cordoned or suspect",
+            "1 shard stays on 1 executor that take no others: cordoned, suspect, or not heard yet",
         ]
     );
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   0  header     magic, version                    written once, when the file is made
+//!  16  settled    1: nobody can believe any more that it leads by a cell before this one
 //!  64  owner      pid (22 bits) | term (42 bits)    the only word that decides anything
 //! 128  origin     when the owner's process started, and in which boot and pid namespace
 //! 192  heartbeat  term's tag (24) | tick (40)       the owner's last sign of life, in global ticks
@@ -17,8 +18,8 @@
 //!
 //! **Everything else in the cell only describes the owner**, and names in 24 bits of its own word whose term it describes: the *tag*. A
 //! claimant may die right after its swap; one that was stopped before it wrote may write late, over its successor's words. Whatever
-//! carries another tag than the owner word's therefore counts as not known. Not known is never taken for gone: a pid that lives counts
-//! as the owner, and the first who finds no heartbeat starts one from the present tick, so that grace is given from then on. A live
+//! carries another tag than the owner word's therefore counts as not known. Not known is never taken for gone: without an origin a pid
+//! says nothing, and the first who finds no heartbeat starts one from the present tick, so that grace is given from then on. A live
 //! owner sets both right, by its next beat and its next [`LeaderCell::describe`].
 //!
 //! **No data races, no locks.** Every word is atomic, whoever is stopped or killed in the middle holds up nobody, and a text that was
@@ -62,8 +63,8 @@ struct Line<T>(T);
 
 #[repr(C)]
 struct Page {
-    /// Magic and version.
-    header: Line<[AtomicU64; 2]>,
+    /// Magic and version; settled.
+    header: Line<[AtomicU64; 3]>,
     owner: Line<AtomicU64>,
     /// Start time under the tag; boot; namespace.
     origin: Line<[AtomicU64; 3]>,
@@ -219,20 +220,19 @@ impl LeaderCell {
 
     /// Whether the process of a claim has ended, for certain.
     fn is_gone(&self, seen: Claim, pid: u32, claimant: Origin) -> bool {
-        let origin = self.origin(seen);
-        match origin {
-            Some(origin) if origin.boot != claimant.boot => return true,
-            // Its pid means something else here.
-            Some(origin) if origin.namespace != claimant.namespace => return false,
-            // The claimant has the pid of a holder before.
-            Some(origin) if pid == seen.pid() => return origin.started != claimant.started,
-            _ => {}
+        // As long as it is not known where its pid means something, to look it up here may find nobody although it lives.
+        let Some(origin) = self.origin(seen) else { return false };
+        if origin.boot != claimant.boot {
+            return true;
         }
-        let handle = match origin {
-            Some(origin) => Handle::open(seen.pid(), origin.started),
-            None => Handle::of(seen.pid()),
-        };
-        match handle {
+        if !origin.shares_pids_with(&claimant) {
+            return false;
+        }
+        // The claimant has the pid of a holder before.
+        if pid == seen.pid() {
+            return origin.started != claimant.started;
+        }
+        match Handle::open(seen.pid(), origin.started) {
             Ok(None) => true,
             Ok(Some(handle)) => handle.has_exited().unwrap_or(false),
             Err(_) => false,
@@ -273,8 +273,12 @@ impl LeaderCell {
     /// Gives the cell up, and wakes those who watch its file.
     ///
     /// # Errors
-    /// It was not held by this claim any more: then nothing was changed.
+    /// It was not held by this claim any more, or its file was cut short, so that nobody holds anything by it: then nothing was changed.
     pub fn step_down(&self, claim: Claim) -> Result<(), NotHeld> {
+        // The way down ends here also for whoever saw that it was cut: neither the page must be touched, nor the bell make it long again.
+        if self.cut_short().is_some() {
+            return Err(NotHeld(claim));
+        }
         let vacant = Claim::of(0, claim.term());
         let swap = self.page().owner.0.compare_exchange(claim.0, vacant.0, Ordering::AcqRel, Ordering::Acquire);
         swap.map_err(|_| NotHeld(claim))?;
@@ -327,6 +331,16 @@ impl LeaderCell {
         Claim(self.page().owner.0.load(Ordering::Acquire)).term()
     }
 
+    /// Whether everybody who led by another cell at this place has stopped believing in it, as somebody who leads by this one found.
+    pub fn is_settled(&self) -> bool {
+        self.page().header.0[2].load(Ordering::Acquire) != 0
+    }
+
+    /// From now on it is [settled](Self::is_settled), for good.
+    pub fn settle(&self) {
+        self.page().header.0[2].store(1, Ordering::Release);
+    }
+
     /// The global tick.
     pub fn global_tick(&self) -> u64 {
         self.page().ticks.0.load(Ordering::Acquire)
@@ -347,12 +361,15 @@ impl LeaderCell {
 
     /// Why the next process would not find this cell at its path, or would find it cut short; `None` while it would.
     pub fn displaced(&self) -> Option<String> {
-        match self.file.metadata() {
-            Ok(metadata) if metadata.len() < FILE_BYTES => {
-                Some(format!("{} was cut short to {} bytes", self.path.display(), metadata.len()))
-            }
-            _ => self.identity.displaced(&self.path),
+        match self.cut_short() {
+            Some(bytes) => Some(format!("{} was cut short to {bytes} bytes", self.path.display())),
+            None => self.identity.displaced(&self.path),
         }
+    }
+
+    /// To how many bytes the file was cut; `None` where it is whole, or that cannot be found out.
+    fn cut_short(&self) -> Option<u64> {
+        self.file.metadata().ok().map(|metadata| metadata.len()).filter(|bytes| *bytes < FILE_BYTES)
     }
 
     /// A word of the same page that means nothing: what bare operations on this memory take can be measured with it.

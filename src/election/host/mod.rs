@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The [`cell`] beside the database only settles who *tries*. What fences is the number that each leadership draws in the database after
-//! its claim (P1): whoever gets around the cell, by deleting its file for one, takes the leadership over, and never shares it.
+//! its claim (P1): whoever gets around the cell, by deleting its file for one, takes the leadership over, and never shares it. A leader
+//! reads the number again and again, so that it ends soon also where it has nothing to write.
 //!
 //! **Time.** A leader beats once a tick, and believes in itself until a grace after its last beat, by CLOCK_BOOTTIME (L4). Standbys move
 //! the global tick on, and count for how many ticks the heartbeat stands still; two ticks are never closer than `tick`, so a grace in
@@ -32,6 +33,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use self::cell::{Claim, LeaderCell, Vacancy};
+use self::process::Origin;
 use self::standby::Bell;
 use super::{Belief, Election, Error, Holder, Leadership, Lost, Patience, Pulse};
 use crate::backend::sqlite::{Database, leader_file};
@@ -41,6 +43,8 @@ use crate::types::{BootInstant, Token};
 
 /// How often a leader writes its description again, in case somebody wrote over it.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(1);
+/// How often a leader looks whether the number drawn last is still its own. It may be long until it writes something and is told.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The pause after a database did not let a number be drawn; waiting for its lock comes on top.
 const DRAW_PAUSE: Duration = Duration::from_millis(20);
 /// How long one who stepped down lets others go first: they are woken within milliseconds.
@@ -72,12 +76,14 @@ pub struct HostElection {
     database: Arc<Database>,
     options: Options,
     leader: watch::Sender<Option<String>>,
+    /// Of this process, where it can be found out.
+    own_origin: Option<Origin>,
 }
 
 impl HostElection {
     /// An election for the leadership of `database`, whose file it lies beside.
     pub fn new(database: Arc<Database>, options: Options) -> HostElection {
-        HostElection { database, options, leader: watch::Sender::new(None) }
+        HostElection { database, options, leader: watch::Sender::new(None), own_origin: Origin::of(std::process::id()).ok() }
     }
 
     async fn compete(&self) -> Result<Leadership, Error> {
@@ -112,8 +118,13 @@ impl HostElection {
             deadline,
         };
         // From here on, also while the database keeps this waiting: somebody else would take it for hung.
+        let (say_drawn, is_drawn) = oneshot::channel();
         let keeping = AbortOnDropHandle::new(tokio::spawn(async move {
-            let reason = keeper.keep(&bell).await;
+            let reason = tokio::select! {
+                reason = keeper.keep(&bell) => reason,
+                // Beside it: no read that takes long holds up a beat.
+                reason = keeper.overtaken(is_drawn) => reason,
+            };
             // Nothing is to be believed in any more (L4).
             keeper.deadline.send_replace(BootInstant::default());
             // Nobody may be listening any more.
@@ -129,10 +140,12 @@ impl HostElection {
             }
             drawn = self.draw(token) => drawn?,
         };
-        // It may live still and believe in itself. Of a cell that is new beside a database that was led, nobody knows.
-        let may_believe = vacancy == Vacancy::Hung || (held.claim.term() == 1 && number > 1);
+        // It may live still and believe in itself. Of whoever led by another cell, beside a database that was led, nobody knows.
+        let may_believe = vacancy == Vacancy::Hung || (!held.cell.is_settled() && number > 1);
         let grace = if may_believe { self.options.grace } else { Duration::ZERO };
         let fence = Fence::Sql { number, token };
+        // Where the task has ended, the leadership is lost, and says so.
+        say_drawn.send(Drawn { number, token, grace }).ok();
         let holder = Box::new(HostHolder { keeping, held });
         Ok(Some(Leadership::new(fence, belief, lost, holder).with_takeover_grace(grace)))
     }
@@ -209,6 +222,14 @@ impl Holder for HostHolder {
     }
 }
 
+/// A leadership as the task that keeps it learns of it.
+struct Drawn {
+    number: i64,
+    token: Token,
+    /// For how long somebody before it may believe in its own.
+    grace: Duration,
+}
+
 /// Beats for as long as that is right.
 struct Keeper {
     database: Arc<Database>,
@@ -249,6 +270,29 @@ impl Keeper {
             tokio::select! {
                 () = sleep(*tick) => {}
                 () = bell.rung() => {}
+            }
+        }
+    }
+
+    /// Waits until another number was drawn than this leadership's, by somebody who got around the cell. A read that fails says nothing.
+    async fn overtaken(&self, drawn: oneshot::Receiver<Drawn>) -> Lost {
+        let Ok(Drawn { number: own, token, grace }) = drawn.await else { return std::future::pending().await };
+        let since = clock::now();
+        loop {
+            // Not before: the next one has to wait for whom this one had to wait for.
+            if clock::now().since(since) >= grace && self.cell.displaced().is_none() {
+                self.cell.settle();
+            }
+            sleep(self.options.tick.max(LOOK_EVERY)).await;
+            match self.database.leadership().await {
+                Ok(Some((number, theirs))) if (number, &*theirs) == (own, &token.0.to_be_bytes()) => {}
+                Ok(Some((number, _))) => {
+                    return Lost::Taken(format!(
+                        "leadership {number} was drawn in the database, past the leader cell; this is {own}"
+                    ));
+                }
+                Ok(None) => return Lost::Taken(format!("the database does not know of leadership {own}")),
+                Err(_) => {}
             }
         }
     }

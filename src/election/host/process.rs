@@ -3,10 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::types::Token;
 
 /// Where and when a process began: together with its pid nothing else is ever taken for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,17 +18,50 @@ pub struct Origin {
     pub started: u64,
     /// Half of the boot's id; the kernel draws it anew at each boot.
     pub boot: u64,
-    /// The pid namespace in which its pid means something, by its inode. Containers have their own.
+    /// The pid namespace in which its pid means something, by its inode. Containers have their own. Zero where it means nothing to anybody.
     pub namespace: u64,
 }
 
+/// Of a process that does not see itself in `/proc` under its own pid: that is another namespace's, and says nothing about any pid.
+const NOWHERE: u64 = 0;
+
 impl Origin {
-    /// Of a process that this one can see under `pid`.
+    /// Of a process that this one can see under `pid`. Where `/proc` is another namespace's this process can see none but itself, and has
+    /// a number drawn at random for the time at which it started: nobody's pid can be looked up, and it is recognised all the same.
     ///
     /// # Errors
     /// Where there is no such process, or `/proc` cannot be read.
     pub fn of(pid: u32) -> io::Result<Origin> {
-        Ok(Origin { started: started(pid)?, boot: boot()?, namespace: std::fs::metadata("/proc/self/ns/pid")?.ino() })
+        let boot = boot()?;
+        let own = std::process::id();
+        if sees_itself(own)? {
+            return Ok(Origin { started: started(pid)?, boot, namespace: std::fs::metadata("/proc/self/ns/pid")?.ino() });
+        }
+        if pid != own {
+            let what = format!("process {pid} cannot be seen: /proc is that of another pid namespace");
+            return Err(io::Error::new(io::ErrorKind::NotFound, what));
+        }
+        static DRAWN: OnceLock<u64> = OnceLock::new();
+        let started = *DRAWN.get_or_init(|| Token::draw().0 as u64 & STARTED);
+        Ok(Origin { started, boot, namespace: NOWHERE })
+    }
+
+    /// Whether a pid means the same to both processes.
+    pub fn shares_pids_with(&self, other: &Origin) -> bool {
+        (self.boot, self.namespace) == (other.boot, other.namespace) && self.namespace != NOWHERE
+    }
+}
+
+/// As many bits as a cell keeps of a start time.
+const STARTED: u64 = (1 << 40) - 1;
+
+/// Whether `/proc` shows this process under its own pid.
+fn sees_itself(own: u32) -> io::Result<bool> {
+    match std::fs::read_link("/proc/self") {
+        Ok(shown) => Ok(shown.to_str().and_then(|shown| shown.parse().ok()) == Some(own)),
+        // It has no pid there.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -93,7 +93,8 @@ impl HostElection {
                 Err(error) => return Err(store_error("claiming the leader cell", error)),
             }
             let Some(leader) = cell.current_leader() else { continue };
-            if self.options.patience == Patience::FailAtOnce {
+            // Who died before it said where it came from is waited for, for the grace at most: nobody else would find that it is silent.
+            if self.options.patience == Patience::FailAtOnce && leader.origin.is_some() {
                 let (database, cell) = (self.database.path().display(), cell.path().display());
                 let what = format!("the leadership of {database} (leader cell {cell})");
                 return Err(Error::HeldElsewhere { what, holder: leader.to_string() });
@@ -125,7 +126,8 @@ impl HostElection {
             }
             vigil.tick = cell.tick_after(vigil.tick);
             // Not of this very process, of which another part leads: whether that hangs is its own affair.
-            let is_other = leader.claim.pid() != std::process::id();
+            // In another container a leader may well have the same pid.
+            let is_other = leader.claim.pid() != std::process::id() || leader.origin != self.own_origin;
             if is_other && cell.is_held_by(leader.claim) && cell.ticks_behind(leader.claim) > self.grace_ticks() {
                 return Woken::Hung;
             }
@@ -154,6 +156,10 @@ impl HostElection {
                 }
             },
             _ => warn!("the leader, {leader}, has not beaten for {grace:?}; it is not killed"),
+        }
+        // That took its time.
+        if self.displaced(cell).is_some() {
+            return None;
         }
         match cell.try_claim(std::process::id(), self.grace_ticks()) {
             Ok(Claimed::Won(claim, vacancy)) => {
@@ -213,8 +219,7 @@ impl Watched {
 fn watch_process(leader: &Leader) -> Option<Watched> {
     let origin = leader.origin?;
     // In another pid namespace its pid would be somebody else's.
-    let own = Origin::of(std::process::id()).ok()?;
-    if (origin.boot, origin.namespace) != (own.boot, own.namespace) {
+    if !origin.shares_pids_with(&Origin::of(std::process::id()).ok()?) {
         return None;
     }
     let handle = Handle::open(leader.claim.pid(), origin.started).ok()??;

@@ -22,11 +22,20 @@ impl fmt::Display for Checksum {
     }
 }
 
-impl FromStr for Checksum {
-    type Err = std::num::ParseIntError;
+/// Anything else than 8 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a checksum has exactly 8 hexadecimal digits")]
+pub struct InvalidChecksum;
 
-    fn from_str(text: &str) -> Result<Checksum, Self::Err> {
-        u32::from_str_radix(text, 16).map(Checksum)
+impl FromStr for Checksum {
+    type Err = InvalidChecksum;
+
+    fn from_str(text: &str) -> Result<Checksum, InvalidChecksum> {
+        // Without the second look a sign would be taken for a digit.
+        match u32::from_str_radix(text, 16) {
+            Ok(number) if text.len() == 8 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) => Ok(Checksum(number)),
+            _ => Err(InvalidChecksum),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ fn meta(number_of_shards: u32) -> Meta {
     Meta {
         cluster_id: cluster(7),
         number_of_shards,
-        term: Term(MAX_NUMBER),
+        term: Term(MAX_NUMBER - 1),
         token: Token(1),
         attempt: 9,
         lease_ttl_ms: 30_000,
@@ -46,7 +46,7 @@ pub(in crate::transfer) fn state(number_of_shards: u32) -> State {
     let owners = [ShardState::Held(Slot(0)), ShardState::Releasing(Slot(20)), ShardState::Unassigned, ShardState::Held(Slot(3))];
     for shard in (0..number_of_shards).filter(|shard| shard % 1000 < 100) {
         let state_of = owners[shard as usize % 4];
-        state.set_shard(ShardId(shard), ShardRecord { epoch: Epoch(MAX_NUMBER - u64::from(shard)), state: state_of });
+        state.set_shard(ShardId(shard), ShardRecord { epoch: Epoch(MAX_NUMBER - 1 - u64::from(shard)), state: state_of });
     }
     for at in 0..40 {
         state.retire(&executor(at % 7).id, Incarnation(1 + at), if at % 2 == 0 { End::Over } else { End::Superseded });
@@ -141,7 +141,10 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(number(&["number_of_shards"], json!(0)), "number_of_shards is 0, it takes 1 to 4194304");
     refused(number(&["number_of_shards"], json!(4_194_305)), "number_of_shards is 4194305");
     refused(number(&["number_of_shards"], json!(65)), "there are 64 owners where number_of_shards is 65");
-    refused(number(&["term"], json!("4611686018427387905")), "term is 4611686018427387905, it takes at most 4611686018427387904");
+    refused(
+        number(&["term"], json!("4611686018427387904")),
+        "term is 4611686018427387904, it takes less than 4611686018427387904",
+    );
     refused(number(&["term"], json!("-1")), "\"-1\": invalid digit");
     refused(number(&["term"], json!(5)), "expected a string");
     refused(number(&["lease_ttl_ms"], json!(0)), "lease_ttl_ms is 0, it takes 1 to");
@@ -160,8 +163,8 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
         move |content: &mut Value| list.iter().fold(content, |value, key| &mut value[*key])[0] = value
     };
     refused(
-        first(&["shards", "epochs"], json!("4611686018427387905")),
-        "the epoch of shard 0 is 4611686018427387905, it takes at most",
+        first(&["shards", "epochs"], json!("4611686018427387904")),
+        "the epoch of shard 0 is 4611686018427387904, it takes less than",
     );
     refused(first(&["shards", "epochs"], json!("0")), "shard 0 is owned by executor executor-0");
     refused(first(&["shards", "owners"], json!(3)), "shard 0 is owned by executor 3, there are 3, counted from 0");
@@ -174,7 +177,11 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(of_executor("id", json!("a b")), "executor id \"a b\" is refused");
     refused(of_executor("incarnation", json!("0")), "incarnation 0");
     refused(of_executor("weight", json!(0)), "weight 0");
-    refused(of_executor("endpoint", json!("x".repeat(513))), "an endpoint of 513 bytes");
+    refused(of_executor("endpoint", json!("x".repeat(513))), "it has 513 bytes, and may have 512");
+    refused(
+        of_executor("endpoint", json!("garbage nl\n\x1b[31m")),
+        r#"the endpoint of executor executor-0: "garbage nl\n\u{1b}[31m" is refused"#,
+    );
     refused(of_executor("standing", json!("here")), "unknown variant `here`");
     let owners = |content: &mut Value| {
         content["shards"]["owners"].as_array_mut().unwrap().pop();
@@ -206,13 +213,20 @@ fn what_is_no_document_or_not_whole_is_refused() {
     assert!(newer.to_string().contains("a newer one wrote it"), "{newer}");
     assert!(matches!(error(br#"{"format":"shard-manager-export","version":0}"#), Invalid::Version { found: 0 }));
 
-    let edited = String::from_utf8(whole).unwrap().replacen("\"weight\":1,", "\"weight\":2,", 1);
+    let whole = String::from_utf8(whole).unwrap();
+    let checksum = Document::new(content()).checksum().to_string();
+    for other in [format!("+{}", &checksum[1..]), format!("0{checksum}"), checksum[1..].to_owned(), String::new()] {
+        let edited = whole.replacen(&checksum, &other, 1);
+        let refused = error(edited.as_bytes());
+        assert!(matches!(refused, Invalid::Unreadable(_)), "{other}: {refused}");
+    }
+    let edited = whole.replacen("\"weight\":1,", "\"weight\":2,", 1);
     assert!(matches!(error(edited.as_bytes()), Invalid::Checksum { .. }));
 }
 
 fn any_state() -> impl Strategy<Value = State> {
     let slots = proptest::collection::btree_set(0u32..60, 1..20);
-    let shard = (0..=MAX_NUMBER, 0u8..3, any::<prop::sample::Index>());
+    let shard = (0..MAX_NUMBER, 0u8..3, any::<prop::sample::Index>());
     let retired = proptest::collection::vec((0u64..9, 1u64..50), 0..30);
     (slots, proptest::collection::vec(shard, 1..3000), retired).prop_map(|(slots, shards, retired)| {
         let mut state = State::new(meta(shards.len() as u32));

@@ -250,11 +250,32 @@ fn a_claimant_that_dies_right_after_its_swap_blocks_nobody_for_longer_than_the_g
     held(cell.try_claim(own(), 5));
     cell.tick();
     let next = won(cell.try_claim(own(), 5), Vacancy::Hung);
-    // And where the process is gone, at once.
+    // Nobody has its pid here, but where it came from is not known: it may live in another container.
     cell.page().owner.0.store(Claim::of(dead.pid(), next.term() + 1).0, Ordering::SeqCst);
     dead.0.kill().unwrap();
     dead.0.wait().unwrap();
-    won(cell.try_claim(own(), 5), Vacancy::Gone);
+    held(cell.try_claim(own(), 5));
+    tick(&cell, 6);
+    won(cell.try_claim(own(), 5), Vacancy::Hung);
+}
+
+/// Both see the `/proc` of the host: neither knows anything about the other's pid.
+#[test]
+fn where_pids_mean_nothing_nobody_is_gone_by_its_pid() {
+    let place = Place::new();
+    let mut cell = place.cell();
+    let mut dead = Sleeper::start();
+    cell.own.1.namespace = 0;
+    let owner = Claim::of(dead.pid(), 1);
+    set(&cell, owner, 1);
+    dead.0.kill().unwrap();
+    dead.0.wait().unwrap();
+    held(cell.try_claim(own(), NEVER));
+    // Nor where it has the same pid.
+    set(&cell, Claim::of(own(), 2), 1);
+    held(cell.try_claim(own(), 5));
+    tick(&cell, 6);
+    won(cell.try_claim(own(), 5), Vacancy::Hung);
 }
 
 /// A holder of before was stopped in the middle of a beat or a description, and finishes it now.
