@@ -173,8 +173,9 @@ impl Leadership {
     }
 
     fn believe(&mut self, context: &Context) {
-        let deadline = self.believe_until.after(self.ahead);
-        self.engine.believe_until((context.guard != Some(Guard::Belief)).then_some(deadline));
+        // Without its guard it believes for longer than any run lasts.
+        let longer = if context.guard == Some(Guard::Belief) { Duration::from_secs(24 * 60 * 60) } else { Duration::ZERO };
+        self.engine.believe_until(self.believe_until.after(self.ahead).after(longer));
     }
 
     /// For a guard: turns for a time in which nobody ran, as if nothing had been missed.
