@@ -165,6 +165,12 @@ impl Manager {
             drop(tokio::time::timeout(CLOSING, close).await);
             match ended {
                 Ok(Ended::SteppedDown) => {}
+                Ok(Ended::Unread) => {
+                    self.view.enter(Phase::Standby);
+                    if self.shutdown().run_until_cancelled(tokio::time::sleep(ATTEMPT_PAUSE)).await.is_none() {
+                        return Ok(());
+                    }
+                }
                 Err(lost @ Error::LeadershipLost(_)) if self.stands_by() => {
                     warn!(error = &lost as &dyn std::error::Error, "this process does not lead any more; it campaigns again");
                     self.view.enter(Phase::Standby);
@@ -235,6 +241,8 @@ impl Manager {
         // Every way out of `hold` took these down already; saying it twice is harmless.
         self.stop_leading();
         match tokio::time::timeout(self.config.persistence.request_timeout, leadership.release()).await {
+            // What was lost is not given up, and may be another one's already.
+            Ok(Ok(())) if matches!(ended, Err(Error::LeadershipLost(_))) => {}
             Ok(Ok(())) => info!("the leadership was given up"),
             Ok(Err(error)) => warn!(error = error.as_ref(), "the leadership could not be given up; it ends by itself"),
             Err(_) => warn!("the leadership could not be given up in time; it ends by itself"),
@@ -324,7 +332,14 @@ impl Manager {
             loaded = tokio::time::timeout(self.store_patience(), self.load_patiently(places)) => match loaded {
                 Ok(loaded) => loaded?,
                 // Once more, for what it fails with.
-                Err(_) => self.load(places).await?,
+                Err(_) => match self.load(places).await {
+                    Err(error @ Error::Store { source: store::Error::Unavailable { .. }, .. }) if self.stands_by() => {
+                        self.metrics.campaign_failed();
+                        warn!(error = &error as &dyn std::error::Error, "elected, but the state cannot be read here; others may try");
+                        return Ok(Ended::Unread);
+                    }
+                    loaded => loaded?,
+                },
             },
         };
         let mut term = TermOfOffice::begin(self, leadership, places, loaded);
@@ -350,6 +365,8 @@ enum Ended {
     Asked,
     /// An operator asked this leader to let another one lead.
     SteppedDown,
+    /// The store let this process be elected, but not read the state.
+    Unread,
 }
 
 /// Everything that lives as long as one leadership.

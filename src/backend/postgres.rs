@@ -28,6 +28,12 @@ const LEAST_VERSION: i32 = 120_000;
 /// What a URL may say besides the place, the user and the password. A mistyped name would be ignored, and logged with its value.
 const PARAMETERS: [&str; 9] = ["sslmode", "sslrootcert", "sslcert", "sslkey", "host", "hostaddr", "port", "user", "dbname"];
 
+/// What `sslmode` may say. Checked here, since sqlx repeats what it refuses.
+const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
+
+/// How many times as long as one request making the tables may take: a dozen round trips, most of them short.
+const MAKING: u32 = 10;
+
 /// What was being done, as errors say it.
 const CONNECTING: &str = "connecting to the database";
 
@@ -102,6 +108,9 @@ fn parse(url: &Secret) -> Result<PgConnectOptions, Invalid> {
             // Not the name itself, which may be half of a password that should have been escaped.
             return Err(refused(format!("of parameters it takes {}", PARAMETERS.join(", "))));
         }
+        if parameter.strip_prefix("sslmode=").is_some_and(|mode| !SSL_MODES.contains(&mode)) {
+            return Err(refused(format!("of sslmode it takes {}", SSL_MODES.join(", "))));
+        }
     }
     text.parse().map_err(|error: sqlx::Error| match error {
         sqlx::Error::Configuration(reason) => refused(reason.to_string()),
@@ -163,33 +172,52 @@ impl Server {
     /// Creates the schema where it is missing, brings its tables up to date, and looks whether they are what this version makes. Once
     /// that succeeded, it does nothing more. Any number of processes may do it at once: one works, the others wait for it.
     ///
-    /// Bounded by the request time-out. An existing schema needs no right to create one, but the right to create tables in it.
+    /// Where all is there, that takes one connection and two round trips, each bounded by the request time-out; making it takes more of
+    /// them, and ten times as long at most. An existing schema needs no right to create one, but the right to create tables in it, unless
+    /// they are there.
     ///
     /// # Errors
     /// [`Error::Unavailable`] where the server was not reached, is a standby, or did not let us; [`Error::Corrupt`] where the tables
     /// are of a newer version, or not as this version makes them: they are left as they are.
     pub async fn prepare(&self) -> Result<(), Error> {
-        let prepare = async {
-            let mut connection = self.session("preparing").await?;
-            schema::prepare(self, &mut connection).await
-        };
-        let prepared = self.prepared.get_or_try_init(|| self.bounded("preparing the schema", prepare));
-        prepared.await.copied()
+        self.prepared.get_or_try_init(|| self.make()).await.copied()
     }
 
-    /// A new connection, for one user, to a schema that was prepared by then. `purpose` is what it is for, as the server's own lists
-    /// (`pg_stat_activity`) show it: at most 40 ASCII characters.
+    async fn make(&self) -> Result<(), Error> {
+        let mut connection = self.bounded(CONNECTING, self.session("preparing")).await?;
+        match self.check(&mut connection).await {
+            Err(Error::Corrupt { .. }) => {}
+            checked => return checked,
+        }
+        // Under its lock, and what it refuses is refused there.
+        let within = self.settings.request_timeout * MAKING;
+        let late = |_| {
+            let why = format!("not done within {within:?}, {MAKING} times persistence.request_timeout");
+            Err(self.unavailable(schema::PREPARING, why))
+        };
+        timeout(within, schema::prepare(self, &mut connection)).await.unwrap_or_else(late)
+    }
+
+    /// Looks whether the tables are what this version makes, now: a newer one may have come since [`Server::prepare`]. Makes nothing.
     ///
     /// Bounded by the request time-out.
     ///
     /// # Errors
     /// As [`Server::prepare`].
+    pub(crate) async fn check(&self, connection: &mut PgConnection) -> Result<(), Error> {
+        self.bounded(schema::LOOKING, schema::check(self, connection)).await
+    }
+
+    /// A new connection, for one user, to a schema that was prepared by then. `purpose` is what it is for, as the server's own lists
+    /// (`pg_stat_activity`) show it: at most 40 ASCII characters.
+    ///
+    /// Bounded by the request time-out, once it was prepared.
+    ///
+    /// # Errors
+    /// As [`Server::prepare`].
     pub async fn connect(&self, purpose: &'static str) -> Result<PgConnection, Error> {
-        self.bounded(CONNECTING, async {
-            self.prepare().await?;
-            self.session(purpose).await
-        })
-        .await
+        self.prepare().await?;
+        self.bounded(CONNECTING, self.session(purpose)).await
     }
 
     /// What a connection of ours is made with, for those who have to make it elsewhere; what else [`Server::connect`] sees to is theirs.
@@ -216,7 +244,7 @@ impl Server {
 
     async fn bounded<T>(&self, what: &'static str, request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let within = self.settings.request_timeout;
-        let late = |_| Err(self.unavailable(what, format!("no answer within {within:?}")));
+        let late = |_| Err(self.unavailable(what, format!("no answer within {within:?} (persistence.request_timeout)")));
         timeout(within, request).await.unwrap_or_else(late)
     }
 
@@ -252,18 +280,24 @@ impl Server {
 
 /// Whether an error proves that the statement it answers changed nothing, now and later.
 ///
-/// An ERROR aborts the transaction, and the server raises none once it is committed. A FATAL one ends the session, perhaps between the
-/// commit and its answer (a shutdown while it waits for a synchronous standby); and a connection that broke says nothing.
+/// An ERROR aborts the transaction, and the server raises none once it is committed. But what stands between us and the server may put
+/// one in the place of an answer that it did not get: of a connection (class 08), of a server that ends (57P0x), or of an outcome that is
+/// not known (40003). A FATAL one ends the session, perhaps between the commit and its answer (a shutdown while it waits for a
+/// synchronous standby); and a connection that broke says nothing.
 pub(crate) fn is_certain(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => {
             let error = error.try_downcast_ref::<PgDatabaseError>();
-            error.is_some_and(|error| matches!(error.severity(), PgSeverity::Error))
+            error.is_some_and(|error| matches!(error.severity(), PgSeverity::Error) && speaks_of_the_statement(error.code()))
         }
         // Not sent.
         sqlx::Error::Encode(_) => true,
         _ => false,
     }
+}
+
+fn speaks_of_the_statement(code: &str) -> bool {
+    !(code.starts_with("08") || code.starts_with("57P0") || code == "40003")
 }
 
 /// Whether an error comes from what is stored, so that trying again does not help.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::assignment::command::{Answer, Command, ExecutorState, Refusal, Reply};
+use crate::assignment::command::{Answer, Command, ExecutorState, Notice, Refusal, Reply};
 use crate::assignment::event::{Departure, Event, Registration, Renewal, RequestId};
 use crate::assignment::record::Wish;
 use crate::assignment::{Engine, command::Cause};
@@ -349,9 +349,11 @@ impl Coordinator {
         let event = settled(&mut self.commit).await?;
         self.parts.engine.believe_until(self.parts.belief.deadline());
         let commands = self.parts.engine.step(clock::now(), event);
-        // No executor hears of it from this process any more, and no turn follows.
-        let wanted = |command: &Command| {
-            !matches!(command, Command::Connect(_) | Command::Send(_) | Command::Disconnect(_) | Command::Commit { .. })
+        // No executor hears of it from this process any more, and no turn follows. Nor did it stall: it waited for the commit alone.
+        let wanted = |command: &Command| match command {
+            Command::Connect(_) | Command::Send(_) | Command::Disconnect(_) | Command::Commit { .. } => false,
+            Command::Notice(notice) => !matches!(notice, Notice::Stalled { .. }),
+            _ => true,
         };
         self.execute(commands.into_iter().filter(wanted).collect());
         Ok(())

@@ -54,7 +54,7 @@ pub enum Error {
     #[error("the leadership behind this write is no longer the current one; nothing was written")]
     LeadershipLost,
     /// The state is at another revision than expected, and not by this very commit. Nothing was changed.
-    #[error("the stored state is at revision {actual:?}, this write replaces {expected:?}; nothing was written")]
+    #[error("{}; nothing was written", moved(*.expected, *.actual))]
     ConcurrentModification {
         /// What the write expected.
         expected: Option<Revision>,
@@ -101,6 +101,23 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+}
+
+/// What it means that the state is not at the expected revision.
+fn moved(expected: Option<Revision>, actual: Option<Revision>) -> String {
+    match (expected, actual) {
+        (Some(expected), Some(actual)) if actual < expected => format!(
+            "the store went back: this write replaces revision {}, the stored state is at revision {}. It was restored, or failed over to a \
+             replica that had not received everything",
+            expected.0, actual.0
+        ),
+        (Some(expected), Some(actual)) => {
+            format!("the stored state is at revision {}, this write replaces revision {}", actual.0, expected.0)
+        }
+        (Some(expected), None) => format!("the stored state is gone, this write replaces revision {}", expected.0),
+        (None, Some(actual)) => format!("the stored state is at revision {}, this write is the first one", actual.0),
+        (None, None) => "the stored state is gone, this write is the first one".to_owned(),
+    }
 }
 
 impl From<backend::Error> for Error {

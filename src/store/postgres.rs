@@ -28,7 +28,8 @@
 //!
 //! Where no row comes back, a second statement reads fence, revision and `meta` in one snapshot and says why.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
@@ -89,16 +90,29 @@ pub struct PostgresStore {
 
 /// The connection that the last request succeeded on, with its statements prepared.
 #[derive(Debug, Default)]
-struct Idle(Mutex<Option<PgConnection>>);
+struct Idle(Mutex<Option<(PgConnection, Instant)>>);
 
 impl Idle {
     fn take(&self) -> Option<PgConnection> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.held().take().map(|(connection, _)| connection)
+    }
+
+    /// One that was idle for longer than a request takes is asked first: what is sent on one that died meanwhile has no known outcome.
+    async fn take_alive(&self, request_timeout: Duration) -> Option<PgConnection> {
+        let (mut connection, since) = self.held().take()?;
+        if since.elapsed() < request_timeout {
+            return Some(connection);
+        }
+        timeout(request_timeout / 4, connection.ping()).await.ok()?.ok().map(|()| connection)
     }
 
     /// The one that was there ends.
     fn put(&self, connection: PgConnection) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+        *self.held() = Some((connection, Instant::now()));
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<(PgConnection, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,9 +134,15 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn load(&self) -> Result<Option<Loaded>, Error> {
-        let deadline = Instant::now() + self.server.request_timeout();
         // A new connection: one that was idle since a standby looked the last time may be dead, and one that has just won must not wait.
-        let mut connection = self.server.connect("store").await?;
+        // But where the server has none to spare, the one in hand is better than none.
+        let mut connection = match self.server.connect("store").await {
+            Ok(connection) => connection,
+            Err(error) => self.idle.take().ok_or(error)?,
+        };
+        // A standby may have waited for longer than the tables stayed as they were.
+        self.server.check(&mut connection).await?;
+        let deadline = Instant::now() + self.server.request_timeout();
         // One statement, so one snapshot.
         let everything = "SELECT 'revision' AS kind, number AS page, ''::bytea AS body FROM revision \
              UNION ALL SELECT kind, page, body FROM record";
@@ -172,7 +192,7 @@ impl Attempt {
     async fn run(mut self) -> Result<Revision, Error> {
         let Fence::Sql { number, token } = self.fence else { return Err(Error::LeadershipLost) };
         let deadline = Instant::now() + self.server.request_timeout();
-        let mut connection = match self.idle.take() {
+        let mut connection = match self.idle.take_alive(self.server.request_timeout()).await {
             Some(connection) => connection,
             None => self.server.connect("store").await?,
         };

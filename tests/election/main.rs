@@ -4,6 +4,7 @@
 
 mod keeping;
 mod members;
+mod postgres_grace;
 mod postgres_keeping;
 mod postgres_queue;
 mod postgres_rig;

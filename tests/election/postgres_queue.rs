@@ -251,6 +251,7 @@ async fn a_database_that_comes_later_or_hangs_is_waited_for() {
     let standing = second.waits(&postgres, "first").await;
     postgres.pause();
     eventually("two failures", async || (second.failures() >= 2).then_some(())).await;
+    assert_eq!(*second.election.leader().unwrap().borrow(), None, "who led may be gone by now");
     postgres.go_on();
     drop(leader);
     standing.wins().await;

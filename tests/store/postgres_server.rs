@@ -15,6 +15,7 @@ use crate::conformance::Harness;
 use crate::postgres::{Database, SCHEMA, filled, loaded, postgres_config, server_at};
 use crate::sample;
 use crate::support::postgres::{Options, Postgres};
+use crate::support::proxy::Proxy;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -143,6 +144,30 @@ async fn a_newer_schema_is_refused_and_left_as_it_is() {
     assert_eq!(loaded(&database.store(TIMEOUT)).await, before);
     database.0.execute("UPDATE test_shards._sqlx_migrations SET checksum = ''").await;
     assert_corrupt(&refused(&database.server()).await, "migration 1 is not the one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_that_becomes_newer_while_a_standby_waits_is_refused_when_it_reads_again() {
+    let (database, store, _, before) = filled(TIMEOUT).await;
+    assert_eq!(loaded(&store).await, before);
+    database
+        .0
+        .execute(
+            "INSERT INTO test_shards._sqlx_migrations VALUES (2, 'newer', now(), true, '', 0); \
+             ALTER TABLE test_shards.record ADD COLUMN more int",
+        )
+        .await;
+    let Err(shard_manager::store::Error::Unreadable { reason, .. }) = store.load().await else { panic!("it is refused") };
+    assert!(reason.contains("newer version"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_far_away_gets_its_schema_all_the_same() {
+    let database = Database::start().await;
+    let proxy = Proxy::to(database.0.address).await;
+    proxy.delay_answers(Duration::from_millis(150));
+    let store = PostgresStore::new(server_at(&database.0.url_at(proxy.address), SCHEMA, Duration::from_secs(1)));
+    assert_eq!(store.load().await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

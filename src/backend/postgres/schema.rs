@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection};
+use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::Server;
 use crate::backend::Error;
 
-const PREPARING: &str = "preparing the schema";
+pub(super) const PREPARING: &str = "preparing the schema";
+pub(super) const LOOKING: &str = "looking at the schema";
 /// Beside the schema's checksum, the key of the advisory lock under which it is prepared. Drawn once; any number would do.
 const LOCK: i32 = 0x7368_6172;
 
@@ -68,8 +69,35 @@ pub(super) async fn prepare(server: &Server, connection: &mut PgConnection) -> R
     // Not `run`, whose future is not `Send` here.
     let migrated = migrator().run_direct(None, &mut *transaction, false).await;
     migrated.map_err(|error| refusal(server, error))?;
-    compare(&objects(&mut transaction, server.schema()).await.map_err(failed)?).map_err(|reason| server.corrupt(reason))?;
+    compare(&objects(&mut transaction).await.map_err(failed)?).map_err(|reason| server.corrupt(reason))?;
     transaction.commit().await.map_err(failed)
+}
+
+/// Refuses tables that are not as this version makes them. Makes nothing, and takes two round trips.
+pub(super) async fn check(server: &Server, connection: &mut PgConnection) -> Result<(), Error> {
+    let failed = |error| server.failure(LOOKING, error);
+    let stored = objects(connection).await.map_err(failed)?;
+    // Where nothing is there, there is no such table either.
+    if !stored.is_empty() {
+        let applied = sqlx::raw_sql("SELECT version, checksum FROM _sqlx_migrations").fetch_all(&mut *connection).await;
+        let applied = applied.map_err(failed)?;
+        let migrator = migrator();
+        for row in &applied {
+            let (version, checksum): (i64, Vec<u8>) =
+                (row.try_get("version").map_err(failed)?, row.try_get("checksum").map_err(failed)?);
+            match migrator.iter().find(|known| known.version == version) {
+                None => return Err(refusal(server, MigrateError::VersionMissing(version))),
+                Some(known) if *known.checksum != *checksum => {
+                    return Err(refusal(server, MigrateError::VersionMismatch(version)));
+                }
+                Some(_) => {}
+            }
+        }
+        if applied.len() < migrator.iter().count() {
+            return Err(server.corrupt("it is of an older version".to_owned()));
+        }
+    }
+    compare(&stored).map_err(|reason| server.corrupt(reason))
 }
 
 fn migrator() -> Migrator {
@@ -96,10 +124,10 @@ fn refusal(server: &Server, error: MigrateError) -> Error {
 }
 
 /// What our tables consist of, and what is bound to them and could make a statement do something else.
-async fn objects(connection: &mut PgConnection, schema: &str) -> Result<BTreeSet<String>, sqlx::Error> {
+async fn objects(connection: &mut PgConnection) -> Result<BTreeSet<String>, sqlx::Error> {
     let objects = "WITH ours AS ( \
              SELECT c.oid, c.relname AS name, c.relrowsecurity FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-             WHERE n.nspname = $1 AND c.relkind = 'r' AND c.relname IN ('leader', 'record', 'revision')) \
+             WHERE n.nspname = current_schema() AND c.relkind = 'r' AND c.relname IN ('leader', 'record', 'revision')) \
          SELECT format('table %s%s', name, CASE WHEN relrowsecurity THEN ' with row security' END) FROM ours \
          UNION ALL SELECT format('column %s.%s %s%s', name, a.attname, format_type(a.atttypid, a.atttypmod), \
              CASE WHEN a.attnotnull THEN ', not null' END) \
@@ -109,7 +137,7 @@ async fn objects(connection: &mut PgConnection, schema: &str) -> Result<BTreeSet
          UNION ALL SELECT format('trigger %s on %s', t.tgname, name) \
              FROM ours JOIN pg_trigger t ON t.tgrelid = ours.oid WHERE NOT t.tgisinternal \
          UNION ALL SELECT format('rule %s on %s', r.rulename, name) FROM ours JOIN pg_rewrite r ON r.ev_class = ours.oid";
-    Ok(sqlx::query_scalar(objects).bind(schema).fetch_all(connection).await?.into_iter().collect())
+    sqlx::raw_sql(objects).fetch_all(connection).await?.iter().map(|row| row.try_get(0)).collect()
 }
 
 /// Everything that the migrations make is there as they make it, and nothing else is bound to it. Other tables are somebody's own.

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{BoxError, row};
+use super::BoxError;
+use super::row::{self, Taken};
 use crate::backend::postgres::Server;
 use crate::backend::with_causes;
 use crate::clock;
@@ -20,10 +21,14 @@ use crate::types::{BootInstant, Token};
 /// From an attempt that failed to the next: the first pause. It doubles up to a quarter of the interval.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Why nothing was renewed where nothing failed.
+const NOTHING_SENT: &str =
+    "the last request was acknowledged, and none was sent since: this process, or its coordinator, did not get to run";
+
 /// Renews one leadership. A renewal is itself the look whether the row is still the own one: it never writes on the word of a read.
 pub(super) struct Keeper {
     pub(super) server: Arc<Server>,
-    pub(super) number: i64,
+    pub(super) taken: Taken,
     pub(super) token: Token,
     pub(super) ttl: Duration,
     pub(super) tenure: Tenure,
@@ -33,7 +38,6 @@ impl Keeper {
     /// Renews until it cannot, and says so, or until `stop` is cancelled. Returns a connection that works, where it has one.
     pub(super) async fn run(
         self,
-        sent: BootInstant,
         mut connection: Option<PgConnection>,
         stop: CancellationToken,
         lose: oneshot::Sender<Lost>,
@@ -41,7 +45,7 @@ impl Keeper {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            reason = self.keep(sent, &mut connection) => {
+            reason = self.keep(&mut connection) => {
                 // First of all, whatever the row says.
                 self.tenure.end();
                 // Nobody may be listening any more.
@@ -51,9 +55,9 @@ impl Keeper {
         connection
     }
 
-    async fn keep(&self, sent: BootInstant, connection: &mut Option<PgConnection>) -> Lost {
+    async fn keep(&self, connection: &mut Option<PgConnection>) -> Lost {
         let interval = self.tenure.interval();
-        let (mut next, mut last) = (sent.after(interval), "no renewal was sent yet".to_owned());
+        let (mut next, mut last) = (self.taken.sent.after(interval), NOTHING_SENT.to_owned());
         let mut pause = RECONNECT_PAUSE;
         loop {
             let renewal = async {
@@ -73,6 +77,7 @@ impl Keeper {
                 Ok(Some(sent)) => {
                     self.tenure.acknowledged(sent);
                     next = sent.after(interval);
+                    NOTHING_SENT.clone_into(&mut last);
                     pause = RECONNECT_PAUSE;
                 }
                 Ok(None) => {
@@ -101,7 +106,8 @@ impl Keeper {
                 None => self.server.connect("leading").await?,
             };
             let sent = clock::now();
-            let renewed = row::renew(&mut own, self.number, self.token, self.ttl).await;
+            let owed = self.ttl.max(self.taken.owed());
+            let renewed = row::renew(&mut own, (self.taken.number, self.token), self.ttl, owed).await;
             let renewed = renewed.map_err(|error| self.server.failure("renewing the leadership", error))?;
             Ok::<_, BoxError>((own, renewed.then_some(sent)))
         };

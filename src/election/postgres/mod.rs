@@ -10,7 +10,8 @@
 //!
 //! What a leader believes does not come from the row: it counts on its own clock from the *send* of the last renewal that was
 //! acknowledged. The database counts from later, so it gives the row to nobody else before, unless its clock jumps; for that there is
-//! the grace of a takeover (L8).
+//! the grace of a takeover (L8), which the row hands on until somebody has led for as long as it lasts. A row that says it lasts, but was
+//! not renewed for a whole TTL by the clock of one who waits, is over too.
 
 mod keeper;
 mod row;
@@ -28,7 +29,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
 
 use self::keeper::Keeper;
-use self::row::{Claim, Seen, Taken};
+use self::row::{Claim, Seen, Taken, Watch};
 use super::tenure::Tenure;
 use super::{Election, Error, Holder, Leadership, Patience, Pulse};
 use crate::backend::postgres::Server;
@@ -46,6 +47,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
 const COURTESY: Duration = Duration::from_millis(300);
 
 /// What was being done, as errors say it.
+const LISTENING: &str = "listening for the end of a leadership";
 const WAITING: &str = "waiting for the end of a leadership";
 
 /// What an election is run with.
@@ -108,30 +110,46 @@ impl PostgresElection {
         // Where the row is free, nobody has to be listened to.
         let mut listener: Option<PgListener> = None;
         let mut said: Option<Instant> = None;
+        let mut watch = Watch::default();
+        let mut pause = Duration::ZERO;
         loop {
             let connection = self.bounded("connecting", claim.connection()).await?;
             let seen = self.bounded("looking who leads", self.look(connection)).await?;
-            let Some(held) = seen.as_ref().filter(|seen| !seen.is_over) else {
+            let unrenewed_for = seen.as_ref().map_or(Duration::ZERO, |seen| watch.unrenewed_for(seen));
+            let Some(held) = seen.as_ref().filter(|seen| !seen.is_over && unrenewed_for < seen.ttl) else {
                 let (holder, ttl) = (&self.options.holder, self.options.ttl);
+                let stale = seen.as_ref().filter(|seen| !seen.is_over);
+                if let Some(Seen { holder, left, .. }) = stale {
+                    warn!(holder, ?left, "the leader row was not renewed for {unrenewed_for:?}: it is over, whatever it says");
+                }
                 let taken = match &seen {
-                    Some(_) => self.bounded("taking the leader row", claim.take(holder, ttl)).await?,
+                    Some(_) => self.bounded("taking the leader row", claim.take(holder, ttl, stale)).await?,
                     None => self.bounded("making the leader row", claim.make(holder, ttl)).await?,
                 };
-                match taken {
-                    Some(taken) => return Ok(taken),
-                    // Somebody else was faster.
-                    None => continue,
+                if let Some(taken) = taken {
+                    return Ok(taken);
                 }
+                // Somebody else was faster, or something keeps a free row from being taken, and that not for a moment only.
+                if !pause.is_zero() && self.options.patience == Patience::FailAtOnce {
+                    return Err(store_error("taking the leader row", "it is free, and again it could not be taken"));
+                }
+                sleep(pause).await;
+                pause = PAUSE.0;
+                continue;
             };
+            pause = Duration::ZERO;
             if self.options.patience == Patience::FailAtOnce {
                 let what = format!("the leadership in the schema {} of the database", self.server.schema());
                 return Err(Error::HeldElsewhere { what, holder: held.holder.clone() });
             }
             self.announce(held, &mut said);
             match &mut listener {
-                Some(listener) => self.wait(listener, held.left).await?,
+                Some(listener) => {
+                    let unless_renewed = held.ttl.saturating_sub(unrenewed_for);
+                    self.wait(listener, held.left.unwrap_or(unless_renewed).min(unless_renewed)).await?;
+                }
                 // And once more around: what was given up before the channel was open was not heard.
-                None => listener = Some(self.bounded("listening for the end of a leadership", self.listen()).await?),
+                None => listener = Some(self.bounded(LISTENING, self.listen()).await?),
             }
         }
     }
@@ -140,18 +158,19 @@ impl PostgresElection {
         row::look(connection).await.map_err(|error| self.server.failure("looking who leads", error))
     }
 
-    async fn listen(&self) -> Result<PgListener, sqlx::Error> {
+    async fn listen(&self) -> Result<PgListener, backend::Error> {
+        let failed = |error| self.server.failure(LISTENING, error);
         // The one way to be told of notifications. It must not connect anew behind our back: what is said meanwhile is lost.
         let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(self.server.options("waiting"));
-        let mut listener = PgListener::connect_with(&pool).await?;
+        let mut listener = PgListener::connect_with(&pool).await.map_err(failed)?;
         listener.ignore_pool_close_event(true);
         listener.eager_reconnect(false);
-        listener.listen(self.server.schema()).await?;
+        listener.listen(self.server.schema()).await.map_err(failed)?;
         Ok(listener)
     }
 
     /// Waits until it is time to look again: somebody gave the leadership up, it is over, or a third of a TTL has passed.
-    async fn wait(&self, listener: &mut PgListener, left: Option<Duration>) -> Result<(), Error> {
+    async fn wait(&self, listener: &mut PgListener, left: Duration) -> Result<(), Error> {
         let longest = self.options.ttl / 3;
         tokio::select! {
             heard = listener.try_recv() => match heard {
@@ -159,9 +178,9 @@ impl PostgresElection {
                 Ok(None) => Err(store_error(WAITING, "the connection that listens broke")),
                 Err(error) => Err(store_error(WAITING, error)),
             },
-            () = sleep(left.map_or(longest, |left| left.min(longest))) => {
+            () = sleep(left.min(longest)) => {
                 // A connection that went deaf looks like one on which nothing was said.
-                let ask = sqlx::query("SELECT 1").execute(listener);
+                let ask = async { sqlx::query("SELECT 1").execute(listener).await.map_err(|error| self.server.failure(WAITING, error)) };
                 self.bounded(WAITING, ask).await.map(drop)
             }
         }
@@ -179,24 +198,24 @@ impl PostgresElection {
 
     fn leadership(&self, mut claim: Claim, taken: Taken) -> Leadership {
         let (server, token, ttl) = (Arc::clone(&self.server), claim.token(), self.options.ttl);
-        let within = server.request_timeout();
+        let within = RELEASE_TIMEOUT.min(server.request_timeout());
         let tenure = Tenure::new(ttl, taken.sent, self.options.pulse.clone());
         let (belief, fence) = (tenure.belief(), Fence::Sql { number: taken.number, token });
         let (stop, (lose, lost)) = (CancellationToken::new(), oneshot::channel());
-        let keeper = Keeper { server, number: taken.number, token, ttl, tenure };
-        let keeping = tokio::spawn(keeper.run(taken.sent, claim.connection.take(), stop.clone(), lose));
+        let keeper = Keeper { server, taken, token, ttl, tenure };
+        let keeping = tokio::spawn(keeper.run(claim.connection.take(), stop.clone(), lose));
         let holder = PostgresHolder { keeping: AbortOnDropHandle::new(keeping), stop, claim, within };
         Leadership::new(fence, belief, lost, Box::new(holder)).with_takeover_grace(taken.grace)
     }
 
-    async fn bounded<T, E: Into<BoxError>>(
-        &self,
-        what: &'static str,
-        request: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, Error> {
+    /// Tables that are not as they were when this process looked at them are for somebody else to look at again.
+    async fn bounded<T>(&self, what: &'static str, request: impl Future<Output = Result<T, backend::Error>>) -> Result<T, Error> {
         let within = self.server.request_timeout();
         let answer = timeout(within, request).await.map_err(|_| store_error(what, format!("no answer within {within:?}")))?;
-        answer.map_err(|error| store_error(what, error))
+        answer.map_err(|error| match error {
+            corrupt @ backend::Error::Corrupt { .. } => Error::Displaced(corrupt.to_string()),
+            error @ backend::Error::Unavailable { .. } => store_error(what, error),
+        })
     }
 }
 
@@ -215,6 +234,8 @@ impl Election for PostgresElection {
                 end => return end,
             };
             (self.options.on_failure)();
+            // Who led may be gone by now.
+            self.leader.send_replace(None);
             if begun.elapsed() > PAUSE.1 {
                 pause = PAUSE.0;
             }

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::{PgConnection, Row};
+use sqlx::postgres::PgArguments;
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row};
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -17,6 +19,10 @@ use crate::types::{BootInstant, Token};
 
 /// The row as somebody saw it who has no part in it.
 pub(super) struct Seen {
+    /// All of it; every renewal changes it.
+    version: String,
+    /// How long one renewal lasts, or longer.
+    pub(super) ttl: Duration,
     /// Who leads, or led, by its own description.
     pub(super) holder: String,
     /// Whether it ran out, or was given up.
@@ -27,35 +33,76 @@ pub(super) struct Seen {
 
 /// Looks without locking anything. `None`: nobody has ever led here.
 pub(super) async fn look(connection: &mut PgConnection) -> Result<Option<Seen>, sqlx::Error> {
-    let look = "SELECT holder, expires_at <= clock_timestamp() AS is_over, CASE WHEN isfinite(expires_at) \
+    let look = "SELECT leader::text AS version, holder, ttl_ms, expires_at <= clock_timestamp() AS is_over, CASE WHEN isfinite(expires_at) \
          THEN ceil(extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint END AS left_ms FROM leader";
     let Some(row) = sqlx::query(look).fetch_optional(connection).await? else { return Ok(None) };
     let holder: String = row.try_get("holder")?;
     let left: Option<i64> = row.try_get("left_ms")?;
     let left = left.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
-    Ok(Some(Seen { holder: holder.chars().take(500).collect(), is_over: row.try_get("is_over")?, left }))
+    let ttl: i64 = row.try_get("ttl_ms")?;
+    Ok(Some(Seen {
+        version: row.try_get("version")?,
+        ttl: Duration::from_millis(ttl.unsigned_abs()),
+        holder: holder.chars().take(500).collect(),
+        is_over: row.try_get("is_over")?,
+        left,
+    }))
+}
+
+/// How long a row has not been renewed, by the clock of one who looks again and again. The database's own clock may have been set back,
+/// or what the row says of its end may be absurd: who does not renew for a whole TTL does not lead.
+#[derive(Default)]
+pub(super) struct Watch(Option<(String, BootInstant)>);
+
+impl Watch {
+    /// For how long this very row has been there, at least.
+    pub(super) fn unrenewed_for(&mut self, seen: &Seen) -> Duration {
+        let now = clock::now();
+        match &self.0 {
+            Some((version, since)) if *version == seen.version => now.since(*since),
+            _ => {
+                self.0 = Some((seen.version.clone(), now));
+                Duration::ZERO
+            }
+        }
+    }
 }
 
 /// Renews the leadership that number and token name, where it is not over yet; `false`: it is over, another one has the row, or the
-/// row is gone.
+/// row is gone. `owed` is what a successor lets leases last longer if this is the last renewal.
 ///
 /// Conflicts neither with a commit, which holds the row FOR KEY SHARE, nor with a takeover that waits for one. Who is kept waiting all
 /// the same gets the row first and then looks at the clock.
-pub(super) async fn renew(connection: &mut PgConnection, number: i64, token: Token, ttl: Duration) -> Result<bool, sqlx::Error> {
+pub(super) async fn renew(
+    connection: &mut PgConnection,
+    (number, token): (i64, Token),
+    ttl: Duration,
+    owed: Duration,
+) -> Result<bool, sqlx::Error> {
     let renew = "WITH own AS MATERIALIZED (SELECT one FROM leader WHERE number = $1 AND token = $2 FOR NO KEY UPDATE) \
-         UPDATE leader SET expires_at = clock_timestamp() + $3 * interval '1 millisecond' \
+         UPDATE leader SET ttl_ms = $4, expires_at = clock_timestamp() + $3::bigint * interval '1 millisecond' \
          FROM own WHERE leader.one = own.one AND leader.expires_at > clock_timestamp()";
-    let renewed = sqlx::query(renew).bind(number).bind(bytes(token)).bind(millis(ttl)).execute(connection).await?;
-    Ok(renewed.rows_affected() > 0)
+    let renew = sqlx::query(renew).bind(number).bind(bytes(token)).bind(millis(ttl)).bind(millis(owed));
+    Ok(renew.execute(connection).await?.rows_affected() > 0)
 }
 
 /// A leadership that a claim got.
+#[derive(Clone, Copy)]
 pub(super) struct Taken {
     pub(super) number: i64,
     /// When the request was sent that got it.
     pub(super) sent: BootInstant,
     /// For how long the leader before may still believe in its own: it did not give it up.
     pub(super) grace: Duration,
+    /// When it was known that it was got: the grace counts from then.
+    known: BootInstant,
+}
+
+impl Taken {
+    /// The grace, for as long as it lasts: whoever follows meanwhile inherits it.
+    pub(super) fn owed(&self) -> Duration {
+        if clock::now() < self.known.after(self.grace) { self.grace } else { Duration::ZERO }
+    }
 }
 
 /// What may have got, or may yet get, the leader row. Dropped without [`Claim::release`], it is given back in the background.
@@ -66,12 +113,14 @@ pub(super) struct Claim {
     pub(super) connection: Option<PgConnection>,
     /// Whether the row may carry the token, now or later.
     may_hold: bool,
+    /// What was got, where the answer came.
+    taken: Option<Taken>,
 }
 
 impl Claim {
     /// One that has asked for nothing yet, by a token that nobody else has.
     pub(super) fn draw(server: Arc<Server>) -> Claim {
-        Claim { server, token: Token::draw(), connection: None, may_hold: false }
+        Claim { server, token: Token::draw(), connection: None, may_hold: false, taken: None }
     }
 
     pub(super) fn token(&self) -> Token {
@@ -83,16 +132,26 @@ impl Claim {
         connected(&self.server, &mut self.connection).await
     }
 
-    /// Takes the row where it is over; `None`: it is not. One statement, so that nobody who is paused holds the row.
-    pub(super) async fn take(&mut self, holder: &str, ttl: Duration) -> Result<Option<Taken>, backend::Error> {
-        // FOR UPDATE first: it waits for a commit that goes on, and then looks at the row as it is by then. What was given up has no
-        // finite end.
+    /// Takes the row where it is over, or is still the one that was seen by somebody who knows that it is; `None`: it is not. One
+    /// statement, so that nobody who is paused holds the row.
+    ///
+    /// `ttl_ms` is from then on at least the grace that is owed: a successor has nothing but the row to learn it from.
+    pub(super) async fn take(
+        &mut self,
+        holder: &str,
+        ttl: Duration,
+        whatever_it_says: Option<&Seen>,
+    ) -> Result<Option<Taken>, backend::Error> {
+        // FOR UPDATE first: it waits for a commit that goes on, and then looks at the row as it is by then. What was given up, and owed
+        // nothing, ended at -infinity.
         let take = "WITH before AS MATERIALIZED \
-             (SELECT one, ttl_ms, isfinite(expires_at) AS ran_out FROM leader WHERE expires_at <= clock_timestamp() FOR UPDATE) \
-             UPDATE leader SET number = leader.number + 1, token = $1, holder = $2, ttl_ms = $3, \
-             expires_at = clock_timestamp() + $3 * interval '1 millisecond' FROM before WHERE leader.one = before.one \
-             RETURNING leader.number, CASE WHEN before.ran_out THEN before.ttl_ms ELSE 0 END AS grace_ms";
-        self.ask(take, holder, ttl).await
+             (SELECT one, CASE WHEN expires_at = '-infinity' THEN 0 ELSE ttl_ms END AS grace_ms FROM leader \
+             WHERE expires_at <= clock_timestamp() OR leader::text = $4 FOR UPDATE) \
+             UPDATE leader SET number = leader.number + 1, token = $1, holder = $2, ttl_ms = GREATEST($3::bigint, before.grace_ms), \
+             expires_at = clock_timestamp() + $3::bigint * interval '1 millisecond' FROM before WHERE leader.one = before.one \
+             RETURNING leader.number, before.grace_ms";
+        let version = whatever_it_says.map(|seen| seen.version.as_str());
+        self.ask(sqlx::query(take).bind(bytes(self.token)).bind(holder).bind(millis(ttl)).bind(version)).await
     }
 
     /// Makes the row where nobody has ever led; `None`: somebody else was faster. A row that was there and was deleted may leave a leader
@@ -100,22 +159,23 @@ impl Claim {
     pub(super) async fn make(&mut self, holder: &str, ttl: Duration) -> Result<Option<Taken>, backend::Error> {
         let make = "INSERT INTO leader (one, number, token, holder, ttl_ms, expires_at) \
              VALUES (1, 1, $1, $2, $3, clock_timestamp() + $3 * interval '1 millisecond') \
-             ON CONFLICT (one) DO NOTHING RETURNING number, ttl_ms AS grace_ms";
-        self.ask(make, holder, ttl).await
+             ON CONFLICT DO NOTHING RETURNING number, ttl_ms AS grace_ms";
+        self.ask(sqlx::query(make).bind(bytes(self.token)).bind(holder).bind(millis(ttl))).await
     }
 
-    async fn ask(&mut self, statement: &'static str, holder: &str, ttl: Duration) -> Result<Option<Taken>, backend::Error> {
-        let (server, token) = (Arc::clone(&self.server), bytes(self.token));
+    async fn ask(&mut self, statement: Query<'_, Postgres, PgArguments>) -> Result<Option<Taken>, backend::Error> {
+        let server = Arc::clone(&self.server);
         let failed = |error| server.failure("taking the leader row", error);
         let connection = connected(&server, &mut self.connection).await?;
         self.may_hold = true;
         let sent = clock::now();
-        let answer = sqlx::query(statement).bind(token).bind(holder).bind(millis(ttl)).fetch_optional(connection).await;
-        match answer {
+        match statement.fetch_optional(connection).await {
             Ok(Some(row)) => {
                 let number = row.try_get("number").map_err(failed)?;
                 let grace: i64 = row.try_get("grace_ms").map_err(failed)?;
-                Ok(Some(Taken { number, sent, grace: Duration::from_millis(grace.unsigned_abs()) }))
+                let taken = Taken { number, sent, grace: Duration::from_millis(grace.unsigned_abs()), known: clock::now() };
+                self.taken = Some(taken);
+                Ok(self.taken)
             }
             Ok(None) => {
                 self.may_hold = false;
@@ -130,12 +190,19 @@ impl Claim {
 
     /// Gives the row back and wakes those who wait for it, within that time. A row that was lost already, or was never got, counts as
     /// given back. A request for it that is still under way on a connection that broke may get it later; it then runs out by itself.
+    ///
+    /// While the grace of its own takeover lasts, or where it is not known what was got, the row is left as one that ran out: the next
+    /// one owes the grace then.
     pub(super) async fn release(mut self, within: Duration) -> Result<(), backend::Error> {
-        let released =
-            if self.may_hold { release(&self.server, self.token, self.connection.take(), within).await } else { Ok(()) };
+        let (owes, connection) = (self.owes(), self.connection.take());
+        let released = if self.may_hold { release(&self.server, self.token, owes, connection, within).await } else { Ok(()) };
         // Not before: a future that is dropped half-way leaves it to `drop`.
         self.may_hold = false;
         released
+    }
+
+    fn owes(&self) -> bool {
+        self.taken.is_none_or(|taken| !taken.owed().is_zero())
     }
 }
 
@@ -146,9 +213,9 @@ impl Drop for Claim {
         }
         // Without a runtime the process ends, and the row runs out.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (server, token, connection) = (Arc::clone(&self.server), self.token, self.connection.take());
+        let (server, token, owes, connection) = (Arc::clone(&self.server), self.token, self.owes(), self.connection.take());
         runtime.spawn(async move {
-            if let Err(error) = release(&server, token, connection, server.request_timeout()).await {
+            if let Err(error) = release(&server, token, owes, connection, server.request_timeout()).await {
                 let error = &error as &dyn std::error::Error;
                 warn!(error, "a leadership that was left behind was not given up; it runs out by itself");
             }
@@ -159,25 +226,29 @@ impl Drop for Claim {
 async fn release(
     server: &Server,
     token: Token,
+    owes: bool,
     connection: Option<PgConnection>,
     within: Duration,
 ) -> Result<(), backend::Error> {
     let what = "giving the leadership up";
     let attempt = async |mut connection: PgConnection| {
         // By the token alone: the number may not be known.
-        let release = "WITH released AS (UPDATE leader SET expires_at = '-infinity' WHERE token = $1 RETURNING one) \
+        let release = "WITH released AS (UPDATE leader \
+             SET expires_at = CASE WHEN $3 THEN clock_timestamp() ELSE '-infinity' END WHERE token = $1 RETURNING one) \
              SELECT pg_notify($2, '') FROM released";
-        let release = sqlx::query(release).bind(bytes(token)).bind(server.schema()).execute(&mut connection);
+        let release = sqlx::query(release).bind(bytes(token)).bind(server.schema()).bind(owes).execute(&mut connection);
         release.await.map(drop).map_err(|error| server.failure(what, error))
     };
-    if let Some(connection) = connection
-        && let Ok(Ok(())) = timeout(within / 2, attempt(connection)).await
-    {
-        return Ok(());
-    }
-    let anew = async { attempt(server.connect("releasing").await?).await };
+    let release = async {
+        if let Some(connection) = connection
+            && let Ok(Ok(())) = timeout(within / 2, attempt(connection)).await
+        {
+            return Ok(());
+        }
+        attempt(server.connect("releasing").await?).await
+    };
     let late = |_| Err(backend::Error::Unavailable { what, source: format!("no answer within {within:?}").into() });
-    timeout(within, anew).await.unwrap_or_else(late)
+    timeout(within, release).await.unwrap_or_else(late)
 }
 
 async fn connected<'a>(

@@ -53,9 +53,9 @@ impl Place for OnPostgres {
         self.server.column(&format!("{who} FROM {SCHEMA}.leader WHERE expires_at > clock_timestamp()")).await
     }
 
-    /// What was given up is over for good, and does not merely run out.
+    /// What was given up is over at once, and for good unless a grace is still owed.
     async fn is_deserted(&self) -> bool {
-        self.number(&format!("SELECT count(*) FROM {SCHEMA}.leader WHERE expires_at <> '-infinity'")).await == 0
+        self.number(&format!("SELECT count(*) FROM {SCHEMA}.leader WHERE expires_at > clock_timestamp()")).await == 0
     }
 
     async fn depose(&self) {
