@@ -1,5 +1,8 @@
-//! A manager in this process, over SQLite and real sockets: what comes up, in which order things end, and what refuses to start.
+//! A manager in this process, over real stores and sockets: what comes up, in which order things end, and what refuses to start.
 #![allow(clippy::unwrap_used)]
+
+#[path = "support/mod.rs"]
+mod support;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -189,18 +192,34 @@ async fn another_shard_count_than_the_stored_one_is_refused_with_both() {
 
 #[tokio::test]
 async fn a_second_manager_within_another_process_is_refused_and_the_first_goes_on() {
+    within_another_process(&[]).await;
+}
+
+/// The same on PostgreSQL. Where the database does not answer it fails soon, instead of waiting for it as a standby would.
+#[tokio::test]
+async fn within_another_process_nobody_waits_for_postgres() {
+    let mut server = support::postgres::Postgres::start().await;
+    let url = format!("persistence.postgres.url={}", server.url());
+    let sets = ["persistence.type=postgres", &url, "leadership.lease_ttl=2s"];
+    within_another_process(&sets).await;
+    server.stop();
+    let error = Manager::start_as(true, Path::new("none.db"), &sets).ended().await.unwrap_err();
+    assert_eq!(error.exit_code(), 3, "{error}");
+}
+
+async fn within_another_process(sets: &[&str]) {
     let directory = TempDir::new().unwrap();
     let database = directory.path().join("state.db");
-    let mut first = Manager::start(&database, &[]);
+    let mut first = Manager::start(&database, sets);
     first.grpc().await;
-    let error = Manager::start_as(true, &database, &[]).ended().await.unwrap_err();
+    let error = Manager::start_as(true, &database, sets).ended().await.unwrap_err();
     assert_eq!(error.exit_code(), 5);
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(cause.contains(&std::process::id().to_string()), "{cause}");
     assert_eq!(first.get("/readyz").await.0, 200);
     first.stop().await;
     // Where nobody leads, it leads.
-    let mut second = Manager::start_as(true, &database, &[]);
+    let mut second = Manager::start_as(true, &database, sets);
     second.grpc().await;
     second.stop().await;
 }

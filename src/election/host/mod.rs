@@ -243,6 +243,9 @@ impl Keeper {
     async fn keep(&self, bell: &Bell) -> Lost {
         let Options { tick, grace, holder, pulse, .. } = &self.options;
         let mut described: Option<Instant> = None;
+        // For how long the coordinator has not turned, in looks of this task, each of which counts for a tick at most: in a process that was
+        // stopped as a whole it missed its turns, and is not to blame for that.
+        let (mut looked, mut silence) = (clock::now(), Duration::ZERO);
         loop {
             bell.quiet();
             // First: a file that was cut short must not be touched.
@@ -256,16 +259,18 @@ impl Keeper {
             }
             // Before the beat: this is how a lease's renewal is counted everywhere, from its send.
             let now = clock::now();
-            let age = pulse.age().unwrap_or_default();
-            if age < *grace / 3 {
+            let passed = now.since(looked);
+            silence = if pulse.age().is_none_or(|age| age <= passed) { Duration::ZERO } else { silence + passed.min(*tick) };
+            looked = now;
+            if silence < *grace / 3 {
                 if self.cell.beat(self.claim).is_err() {
                     return self.taken();
                 }
                 self.deadline.send_replace(now.after(*grace));
             } else if !self.cell.is_held_by(self.claim) {
                 return self.taken();
-            } else if age >= *grace {
-                return Lost::Expired(format!("the coordinator has not turned for {age:?}, so nothing beat for it"));
+            } else if silence >= *grace {
+                return Lost::Expired(format!("the coordinator has not turned for {silence:?}, so nothing beat for it"));
             }
             tokio::select! {
                 () = sleep(*tick) => {}
