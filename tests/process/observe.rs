@@ -30,8 +30,9 @@ async fn the_store_makes_a_starting_manager_wait() {
     sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut stranger).await.unwrap();
     let (grpc, http) = (free_address(), free_address());
     let mut child = Manager::spawn(grpc, http, &store, &["persistence.request_timeout=5s".to_owned()]);
-    let first = poll_until("HTTP answers", PATIENCE, async || get(http, "/readyz").await).await;
-    assert_eq!(first, (503, "{\"reason\":\"starting\"}".to_owned()));
+    // Starting first; then it has the cell, and waits for the database to get its number.
+    let waits = (503, "{\"reason\":\"standby\"}".to_owned());
+    poll_until("it waits", PATIENCE, async || (get(http, "/readyz").await? == waits).then_some(())).await;
     assert_eq!(get(http, "/healthz").await.unwrap().0, 200);
     let (_, metrics) = get(http, "/metrics").await.unwrap();
     for zero in [
@@ -46,7 +47,7 @@ async fn the_store_makes_a_starting_manager_wait() {
         assert!(metrics.lines().any(|line| line == zero), "{zero} in {metrics}");
     }
     let status: serde_json::Value = serde_json::from_str(&get(http, "/status").await.unwrap().1).unwrap();
-    assert_eq!((&status["role"], &status["grpc"], &status["leader"]), (&"starting".into(), &().into(), &().into()));
+    assert_eq!((&status["role"], &status["grpc"], &status["leader"]), (&"standby".into(), &().into(), &().into()));
     assert!(std::net::TcpStream::connect(grpc).is_err(), "the gRPC port is closed");
     sqlx::raw_sql("ROLLBACK").execute(&mut stranger).await.unwrap();
     child.announced("gRPC listening on ").await;
