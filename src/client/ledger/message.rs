@@ -9,11 +9,11 @@ use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Shard
 /// What the session has to do, in the order in which it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The lease on the shard is over: cancel it and drop its future, then report it with [`Ledger::ended`].
+    /// The lease on the shard is over: cancel it and drop its future, then report it with [`Ledger::ended`](super::Ledger::ended).
     Fence(ShardId, Epoch),
     /// The lease runs until then.
     Leased(BootInstant),
-    /// Cancel the shard, and report with [`Ledger::ended`] when its future returned.
+    /// Cancel the shard, and report with [`Ledger::ended`](super::Ledger::ended) when its future returned.
     Stop(ShardId, Epoch),
     /// Run the shard.
     Start(ShardId, Epoch),
