@@ -76,6 +76,10 @@ pub mod reason {
     pub const STORE_UNAVAILABLE: &str = "STORE_UNAVAILABLE";
     /// The watcher did not keep up and was dropped: watch again.
     pub const SLOW_WATCHER: &str = "SLOW_WATCHER";
+    /// An operator removed this executor: it may register again once it is admitted.
+    pub const REMOVED: &str = "REMOVED";
+    /// What is asked for does not fit the assignment as it is now; the message says why, and what would do.
+    pub const NOT_NOW: &str = "NOT_NOW";
     /// A value breaks a rule; trying again does not help.
     pub const INVALID_ARGUMENT: &str = "INVALID_ARGUMENT";
     /// The caller's lease ran out and is being ended: try again, and be told to register then (L1).

@@ -67,6 +67,44 @@ impl ShardManagerAdmin for Script {
         self.change(request)
     }
 
+    async fn remove_executor(
+        &self,
+        request: Request<rpc::RemoveExecutorRequest>,
+    ) -> Result<Response<ChangeExecutorResponse>, Status> {
+        let rpc::RemoveExecutorRequest { executor_id, asked_by, reason, .. } = request.into_inner();
+        self.change(Request::new(ChangeExecutorRequest { executor_id, asked_by, reason }))
+    }
+
+    async fn admit_executor(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
+        self.change(request)
+    }
+
+    async fn move_shards(&self, _: Request<rpc::MoveShardsRequest>) -> Result<Response<rpc::MoveShardsResponse>, Status> {
+        Err(Status::unimplemented("not part of this script"))
+    }
+
+    async fn plan_change(&self, _: Request<rpc::PlanChangeRequest>) -> Result<Response<rpc::PlanChangeResponse>, Status> {
+        Err(Status::unimplemented("not part of this script"))
+    }
+
+    async fn explain_shard(&self, _: Request<rpc::ExplainShardRequest>) -> Result<Response<rpc::ExplainShardResponse>, Status> {
+        Err(Status::unimplemented("not part of this script"))
+    }
+
+    async fn pause_rebalancing(
+        &self,
+        _: Request<rpc::PauseRebalancingRequest>,
+    ) -> Result<Response<rpc::PauseRebalancingResponse>, Status> {
+        Err(Status::unimplemented("not part of this script"))
+    }
+
+    async fn resume_rebalancing(
+        &self,
+        _: Request<rpc::ResumeRebalancingRequest>,
+    ) -> Result<Response<rpc::ResumeRebalancingResponse>, Status> {
+        Err(Status::unimplemented("not part of this script"))
+    }
+
     async fn step_down(&self, request: Request<rpc::StepDownRequest>) -> Result<Response<rpc::StepDownResponse>, Status> {
         self.refuse()?;
         Ok(Response::new(rpc::StepDownResponse { leader: format!("process 7, told {:?}", request.into_inner().reason) }))

@@ -1,5 +1,10 @@
 //! `ShardManagerAdmin`: what operators ask. Every change is logged with who asked and why.
 
+mod ask;
+mod moves;
+mod pause;
+mod removal;
+
 use tonic::{Request, Response, Status};
 use tracing::info;
 
@@ -39,6 +44,7 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
             leader_since: self.0.metrics.leader_since(),
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             leader: self.0.identity.clone(),
+            rebalancing_paused_until_ms: 0,
         }))
     }
 
@@ -72,6 +78,49 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
         self.wish(request, Wish::None).await
     }
 
+    async fn remove_executor(
+        &self,
+        request: Request<rpc::RemoveExecutorRequest>,
+    ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
+        removal::remove(&self.0, request).await.map(Response::new)
+    }
+
+    async fn admit_executor(
+        &self,
+        request: Request<rpc::ChangeExecutorRequest>,
+    ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
+        removal::admit(&self.0, request).await.map(Response::new)
+    }
+
+    async fn move_shards(&self, request: Request<rpc::MoveShardsRequest>) -> Result<Response<rpc::MoveShardsResponse>, Status> {
+        moves::move_shards(&self.0, request).await.map(Response::new)
+    }
+
+    async fn plan_change(&self, request: Request<rpc::PlanChangeRequest>) -> Result<Response<rpc::PlanChangeResponse>, Status> {
+        ask::plan(&self.0, request).await.map(Response::new)
+    }
+
+    async fn explain_shard(
+        &self,
+        request: Request<rpc::ExplainShardRequest>,
+    ) -> Result<Response<rpc::ExplainShardResponse>, Status> {
+        ask::explain(&self.0, request).await.map(Response::new)
+    }
+
+    async fn pause_rebalancing(
+        &self,
+        request: Request<rpc::PauseRebalancingRequest>,
+    ) -> Result<Response<rpc::PauseRebalancingResponse>, Status> {
+        pause::pause(&self.0, request).await.map(Response::new)
+    }
+
+    async fn resume_rebalancing(
+        &self,
+        request: Request<rpc::ResumeRebalancingRequest>,
+    ) -> Result<Response<rpc::ResumeRebalancingResponse>, Status> {
+        pause::resume(&self.0, request).await.map(Response::new)
+    }
+
     async fn step_down(&self, request: Request<rpc::StepDownRequest>) -> Result<Response<rpc::StepDownResponse>, Status> {
         let peer = request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
         let request = request.into_inner();
@@ -103,7 +152,7 @@ impl Service {
         );
         match answer? {
             Answer::Current(version) => Ok(Response::new(rpc::ChangeExecutorResponse { version: Some(version.into()) })),
-            Answer::Lease(_) | Answer::Overview(_) => Err(status::unexpected()),
+            _ => Err(status::unexpected()),
         }
     }
 }
@@ -117,7 +166,7 @@ pub(super) fn violations(overview: &Overview) -> Vec<String> {
 pub(super) async fn overview(leading: &Leading) -> Result<Overview, Status> {
     match leading.handle.call(Call::Inspect).await? {
         Answer::Overview(overview) => Ok(overview),
-        Answer::Lease(_) | Answer::Current(_) => Err(status::unexpected()),
+        _ => Err(status::unexpected()),
     }
 }
 

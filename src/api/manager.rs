@@ -83,7 +83,7 @@ async fn newest(leading: &Leading, known: Option<(ClusterId, Version)>) -> Resul
 fn lease(answer: Result<Answer, Failure>) -> Result<Response<rpc::LeaseAnswer>, Status> {
     match answer? {
         Answer::Lease(lease) => Ok(Response::new(lease.into())),
-        Answer::Current(_) | Answer::Overview(_) => Err(status::unexpected()),
+        _ => Err(status::unexpected()),
     }
 }
 

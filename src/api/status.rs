@@ -43,6 +43,10 @@ impl From<Refusal> for Status {
             Refusal::LeaseEnding { id } => {
                 refusal(Code::Aborted, reason::LEASE_ENDING, message, &[("executor_id", id.to_string())])
             }
+            Refusal::Removed { id } => {
+                refusal(Code::FailedPrecondition, reason::REMOVED, message, &[("executor_id", id.to_string())])
+            }
+            Refusal::NotNow(_) => refusal(Code::FailedPrecondition, reason::NOT_NOW, message, &[]),
             Refusal::NotReady => refusal(Code::Unavailable, reason::NOT_READY, message, &[]),
             Refusal::InvalidArgument(_) => refusal(Code::InvalidArgument, reason::INVALID_ARGUMENT, message, &[]),
             Refusal::StoreUnavailable => refusal(Code::Unavailable, reason::STORE_UNAVAILABLE, message, &[]),
@@ -98,6 +102,8 @@ mod tests {
                 "FAILED_PRECONDITION",
                 "WRONG_CLUSTER",
             ),
+            (Refusal::Removed { id: id.clone() }.into(), Code::FailedPrecondition, "FAILED_PRECONDITION", "REMOVED"),
+            (Refusal::NotNow("x".to_owned()).into(), Code::FailedPrecondition, "FAILED_PRECONDITION", "NOT_NOW"),
             (Refusal::LeaseEnding { id }.into(), Code::Aborted, "ABORTED", "LEASE_ENDING"),
             (Refusal::NotReady.into(), Code::Unavailable, "UNAVAILABLE", "NOT_READY"),
             (Refusal::InvalidArgument("x".to_owned()).into(), Code::InvalidArgument, "INVALID_ARGUMENT", "INVALID_ARGUMENT"),

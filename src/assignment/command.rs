@@ -82,6 +82,68 @@ pub enum Answer {
     Current(Version),
     /// How things are.
     Overview(Overview),
+    /// It is so, since this version, and this many shards have to move.
+    Moving(Version, u32),
+    /// It is so, since this version; ends at this time, in Unix milliseconds.
+    Paused(Version, u64),
+    /// What would move.
+    Forecast(Forecast),
+    /// How a shard is.
+    Explanation(Explanation),
+}
+
+/// What would move, if. See `PlanChangeResponse` in proto/.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forecast {
+    /// The state that it was made from.
+    pub version: Version,
+    /// Everybody who counts, by id; those who would join included.
+    pub executors: Vec<Prospect>,
+    /// Ascending by shard. `from` and `to` are indices into `executors`; `from` is `None` where nobody owns the shard.
+    pub moves: Vec<ForecastMove>,
+    /// Why not more would be done: a line each.
+    pub notes: Vec<String>,
+}
+
+/// See [`Forecast`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prospect {
+    /// Who.
+    pub id: ExecutorId,
+    /// What it has, or is on its way to it.
+    pub before: u32,
+    /// What it would come to.
+    pub after: u32,
+    /// Between these nothing would move for balance; `None` where it would take no shards.
+    pub bounds: Option<(u32, u32)>,
+}
+
+/// See [`Forecast`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForecastMove {
+    /// Which.
+    pub shard: ShardId,
+    /// An index into [`Forecast::executors`].
+    pub from: Option<u32>,
+    /// An index into [`Forecast::executors`].
+    pub to: u32,
+}
+
+/// How a shard is, and why. See `ExplainShardResponse` in proto/.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The state that it was made from.
+    pub snapshot: Snapshot,
+    /// Which.
+    pub shard: ShardId,
+    /// When this leader made the grant that is in force, in Unix milliseconds; `None` where it was made before its time.
+    pub since_unix_ms: Option<u64>,
+    /// Sentences, oldest first.
+    pub history: Vec<String>,
+    /// What has to happen before it is served where it should be; empty where it is.
+    pub waits_for: Vec<String>,
+    /// Where it is to go.
+    pub destination: Option<ExecutorId>,
 }
 
 /// See `LeaseAnswer` in proto/.
@@ -135,6 +197,15 @@ pub enum Refusal {
     /// The first commit of this leadership is not durable yet.
     #[error("this leader is still starting")]
     NotReady,
+    /// An operator removed this executor, and has not admitted it again.
+    #[error("executor {id} was removed by an operator; it may come back once it is admitted again")]
+    Removed {
+        /// Who.
+        id: ExecutorId,
+    },
+    /// What an operator asked for would break a rule of the assignment as it is now; says which, and what would do.
+    #[error("{0}")]
+    NotNow(String),
     /// A value breaks a rule.
     #[error("{0}")]
     InvalidArgument(String),
@@ -193,18 +264,24 @@ pub enum ExecutorState {
     Draining,
     /// It was drained and has none left.
     Drained,
+    /// An operator removes it: its shards are leaving.
+    Removing,
+    /// An operator removed it; its id is barred.
+    Removed,
     /// Its lease will not be renewed, and its shards are not all free yet; or it is away and an operator's wish hangs on its id.
     Lapsed,
 }
 
 impl ExecutorState {
     /// All of them, in the order of the documentation.
-    pub const ALL: [ExecutorState; 6] = [
+    pub const ALL: [ExecutorState; 8] = [
         ExecutorState::Active,
         ExecutorState::Suspect,
         ExecutorState::Cordoned,
         ExecutorState::Draining,
         ExecutorState::Drained,
+        ExecutorState::Removing,
+        ExecutorState::Removed,
         ExecutorState::Lapsed,
     ];
 
@@ -216,6 +293,8 @@ impl ExecutorState {
             ExecutorState::Cordoned => "cordoned",
             ExecutorState::Draining => "draining",
             ExecutorState::Drained => "drained",
+            ExecutorState::Removing => "removing",
+            ExecutorState::Removed => "removed",
             ExecutorState::Lapsed => "lapsed",
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::assignment::lease::margin;
 use crate::assignment::record::Wish;
 use crate::holdings::Holdings;
-use crate::types::{ClusterId, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, Revision, Slot, Token, Version};
+use crate::types::{ClusterId, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, Revision, ShardId, Slot, Token, Version};
 
 /// Names a call that waits for a [`Reply`](crate::assignment::command::Reply); given by the coordinator, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +22,10 @@ pub enum Event {
     Deregister(RequestId, Departure),
     /// An operator wants something of an executor id.
     Wish(RequestId, ExecutorId, Wish),
+    /// An operator wants something else. Answered once it is durable.
+    Demand(RequestId, Demand),
+    /// An operator asks something. Answered at once; nothing changes.
+    Ask(RequestId, Question),
     /// A reader of this cluster has seen this version (L10). Answered with [`Answer::Current`](crate::assignment::command::Answer).
     Heard(RequestId, Version),
     /// A caller wants to know how things are. Answered at once.
@@ -92,6 +96,51 @@ pub struct Renewal {
     pub leaving: bool,
     /// Epochs at which its storage refused it (L11).
     pub storage_epochs: Holdings,
+}
+
+/// What operators want, besides a [`Wish`]. Every field is valid by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// The executor leaves the cluster, and its id is barred. See [`Wish::Remove`].
+    Remove {
+        /// Who.
+        id: ExecutorId,
+        /// The operator's word that its process is gone (P3): its shards are free at once.
+        dead: bool,
+    },
+    /// A removal ends, whether it is under way or over.
+    Admit(ExecutorId),
+    /// Shards are to move to an executor. Refused as a whole where the balance would be broken.
+    Move {
+        /// Each once, ascending, below the cluster's number of shards.
+        shards: Vec<ShardId>,
+        /// Where to.
+        to: ExecutorId,
+    },
+    /// Nothing moves for balance for as long as this, from when it is drafted.
+    Pause(Duration),
+    /// Such a pause ends now.
+    Resume,
+}
+
+/// What operators ask. Every field is valid by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// What would move, if.
+    Plan(WhatIf),
+    /// How a shard is. Below the cluster's number of shards.
+    Explain(ShardId),
+}
+
+/// A change that is thought of. An id stands in one of the lists only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WhatIf {
+    /// Executors that are not known, with their weights.
+    pub join: Vec<(ExecutorId, u32)>,
+    /// Executors that would be gone.
+    pub leave: Vec<ExecutorId>,
+    /// Executors that would be drained.
+    pub drain: Vec<ExecutorId>,
 }
 
 /// What an executor says that it holds (L11).

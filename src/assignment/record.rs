@@ -102,6 +102,8 @@ pub enum Wish {
     Cordon,
     /// No new shards, and those that it has leave as long as somebody can take them.
     Drain,
+    /// As with a drain; once it has no shard left it is gone, and nobody registers under its id until the wish is taken back.
+    Remove,
 }
 
 /// Whether the process behind a record still counts.

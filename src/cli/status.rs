@@ -134,6 +134,7 @@ mod tests {
             leader_since: 1000,
             manager_version: "0.1.0".into(),
             leader: "host, pid 4711".into(),
+            rebalancing_paused_until_ms: 0,
         })
     }
 

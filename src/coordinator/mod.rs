@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::assignment::command::{Answer, Command, ExecutorState, Notice, Refusal, Reply};
-use crate::assignment::event::{Departure, Event, Registration, Renewal, RequestId};
+use crate::assignment::event::{Demand, Departure, Event, Question, Registration, Renewal, RequestId};
 use crate::assignment::record::Wish;
 use crate::assignment::{Engine, command::Cause};
 use crate::backend::Fence;
@@ -54,6 +54,10 @@ pub enum Call {
     Deregister(Departure),
     /// See [`Event::Wish`].
     Wish(ExecutorId, Wish),
+    /// See [`Event::Demand`].
+    Demand(Demand),
+    /// See [`Event::Ask`].
+    Ask(Question),
     /// See [`Event::Heard`].
     Heard(Version),
     /// See [`Event::Inspect`].
@@ -67,6 +71,8 @@ impl Call {
             Call::Renew(renewal) => Event::Renew(id, renewal),
             Call::Deregister(departure) => Event::Deregister(id, departure),
             Call::Wish(executor, wish) => Event::Wish(id, executor, wish),
+            Call::Demand(demand) => Event::Demand(id, demand),
+            Call::Ask(question) => Event::Ask(id, question),
             Call::Heard(version) => Event::Heard(id, version),
             Call::Inspect => Event::Inspect(id),
         }

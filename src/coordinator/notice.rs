@@ -32,6 +32,7 @@ pub(super) fn log(notice: &Notice) {
                 Wish::None => "it takes shards again",
                 Wish::Cordon => "it gets no new shards",
                 Wish::Drain => "its shards leave as long as somebody can take them",
+                Wish::Remove => "its shards leave, and then its id is barred until it is admitted again",
             };
             info!(executor = %id, ?wish, "an operator's wish is in force; {next}");
         }

@@ -224,6 +224,7 @@ impl Engine {
                 Waiting::Register(request, registration) => (*request, self.draft_registration(now, draft, registration)),
                 Waiting::Deregister(request, departure) => (*request, self.draft_departure(draft, departure)),
                 Waiting::Wish(request, id, wish) => (*request, draft_wish(draft, id, *wish)),
+                Waiting::Demand(request, demand) => (*request, self.draft_demand(now, draft, demand)),
                 Waiting::Heard(request, version) => (*request, self.draft_higher_term(draft, *version)),
                 Waiting::Renew(request, renewal) => {
                     // Plausible, or it would not wait.

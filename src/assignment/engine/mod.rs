@@ -9,6 +9,8 @@
 //! | --- | --- |
 //! | `mod` | the engine's memory, and which event goes where |
 //! | `calls` | renewals; what registering, leaving and operators' wishes do to a draft |
+//! | `demands` | what operators demand besides |
+//! | `questions` | what operators ask, and nothing changes |
 //! | `turn` | what a turn drafts: ends of leases, freed shards, releases, grants |
 //! | `settle` | what follows from a commit, and from a leader's first one |
 //! | `contact` | what is known of one incarnation |
@@ -17,7 +19,9 @@
 
 mod calls;
 mod contact;
+mod demands;
 mod draft;
+mod questions;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -29,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::assignment::command::{Answer, Cause, Command, ExecutorOverview, ExecutorState, Notice, Overview, Refusal, Snapshot};
-use crate::assignment::event::{Departure, Event, Registration, Renewal, RequestId, Settings, Takeover};
+use crate::assignment::event::{Demand, Departure, Event, Registration, Renewal, RequestId, Settings, Takeover};
 use crate::assignment::lease::{Lease, find_stall, margin};
 use crate::assignment::record::{ExecutorRecord, Standing, Wish};
 use crate::assignment::state::{Inventory, Meta, Seal, State};
@@ -125,6 +129,7 @@ enum Waiting {
     Register(RequestId, Registration),
     Deregister(RequestId, Departure),
     Wish(RequestId, ExecutorId, Wish),
+    Demand(RequestId, Demand),
     /// A renewal that showed something which has to be recorded before it is answered (L10, L11).
     Renew(RequestId, Renewal),
     Heard(RequestId, Version),
@@ -255,6 +260,8 @@ impl Engine {
                 self.enqueue(now, request, Waiting::Deregister(request, departure), &mut commands)
             }
             Event::Wish(request, id, wish) => self.enqueue(now, request, Waiting::Wish(request, id, wish), &mut commands),
+            Event::Demand(request, demand) => self.enqueue(now, request, Waiting::Demand(request, demand), &mut commands),
+            Event::Ask(request, question) => commands.push(Command::Reply(request, self.answer(now, question))),
             Event::Heard(request, version) => self.enqueue(now, request, Waiting::Heard(request, version), &mut commands),
             Event::Renew(request, renewal) => self.renew(now, request, renewal, &mut commands),
             Event::Inspect(request) => {
@@ -345,9 +352,11 @@ impl Engine {
         let contact = self.contacts.get(&slot);
         let shards = contact.map_or(0, Contact::shards);
         match record {
+            ExecutorRecord { standing: Standing::Gone, wish: Wish::Remove, .. } if shards == 0 => ExecutorState::Removed,
             ExecutorRecord { standing: Standing::Superseded | Standing::Gone, .. } => ExecutorState::Lapsed,
             // Its end is not durable yet.
             _ if contact.is_some_and(|it| it.lease_is_over) => ExecutorState::Lapsed,
+            ExecutorRecord { wish: Wish::Remove, .. } => ExecutorState::Removing,
             ExecutorRecord { wish: Wish::Drain, .. } | ExecutorRecord { leaving: true, .. } => {
                 if shards == 0 {
                     ExecutorState::Drained

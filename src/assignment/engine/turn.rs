@@ -306,7 +306,7 @@ impl Engine {
         // A probe that fails everywhere says more about the prober than about the probed.
         let ignored = suspects * 2 > open.len();
         let role = |slot: Slot, record: &ExecutorRecord| match record.wish {
-            Wish::Drain => Role::Leaves,
+            Wish::Drain | Wish::Remove => Role::Leaves,
             _ if record.leaving => Role::Leaves,
             Wish::Cordon => Role::Keeps,
             Wish::None if !heard(slot) || (suspect(slot) && !ignored) => Role::Keeps,

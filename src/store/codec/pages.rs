@@ -223,6 +223,7 @@ fn wish_number(wish: Wish) -> u8 {
         Wish::None => 0,
         Wish::Cordon => 1,
         Wish::Drain => 2,
+        Wish::Remove => 3,
     }
 }
 
@@ -231,7 +232,8 @@ fn wish(number: u8) -> Result<Wish, String> {
         0 => Ok(Wish::None),
         1 => Ok(Wish::Cordon),
         2 => Ok(Wish::Drain),
-        _ => Err(format!("a wish is {number}, it takes 0 to 2")),
+        3 => Ok(Wish::Remove),
+        _ => Err(format!("a wish is {number}, it takes 0 to 3")),
     }
 }
 

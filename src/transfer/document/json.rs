@@ -83,6 +83,7 @@ pub(super) enum WishName {
     None,
     Cordon,
     Drain,
+    Remove,
 }
 
 #[derive(Serialize, Deserialize)]

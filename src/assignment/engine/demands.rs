@@ -1,0 +1,15 @@
+//! What operators demand, besides a wish for an executor.
+
+use crate::assignment::command::Refusal;
+use crate::assignment::event::Demand;
+use crate::types::BootInstant;
+
+use super::Engine;
+use super::calls::Drafted;
+use super::draft::Draft;
+
+impl Engine {
+    pub(super) fn draft_demand(&mut self, _now: BootInstant, _draft: &mut Draft, demand: &Demand) -> Drafted {
+        Drafted::Refused(Refusal::NotNow(format!("{demand:?} is not built yet")))
+    }
+}
