@@ -15,6 +15,13 @@ use super::{Destination, Engine, InFlight, Phase};
 /// How long, in leases, an executor is suspect at the most that again and again does not start what it is given.
 const MOST_LEASES_SUSPECT: u32 = 64;
 
+/// See [`Engine::members`].
+pub(super) struct Members {
+    pub members: Vec<Member>,
+    /// What operators should know about how they were told apart.
+    pub note: Option<String>,
+}
+
 impl Engine {
     pub(super) fn turn(&mut self, now: BootInstant, commands: &mut Vec<Command>) {
         self.draft(now, commands);
@@ -230,7 +237,8 @@ impl Engine {
             self.contacts.values_mut().for_each(|contact| contact.established = true);
         }
 
-        let members = self.members(draft.next());
+        let Members { members, note } = self.members(draft.next());
+        self.notes.extend(note);
         let (homes, landing) = self.homes(draft.next(), &members);
         let input =
             planner::Input { members: &members, homes: &homes, threshold: self.settings.rebalance_threshold, avoid: &self.avoid };
@@ -291,7 +299,7 @@ impl Engine {
     }
 
     /// The registered incarnations, as the planner sees them.
-    fn members(&mut self, state: &State) -> Vec<Member> {
+    pub(super) fn members(&self, state: &State) -> Members {
         let suspect =
             |slot: Slot| self.contacts.get(&slot).is_some_and(|contact| !contact.healthy || contact.sluggish_until.is_some());
         let heard = |slot: Slot| self.contacts.get(&slot).is_none_or(|contact| contact.heard);
@@ -318,16 +326,13 @@ impl Engine {
             weight: record.weight,
             role: role(slot, record),
         });
-        let members = members.collect();
-        if ignored && suspects > 0 {
-            self.notes
-                .push(format!("{suspects} of {} executors are suspect: more than half, so suspicion is ignored", open.len()));
-        }
-        members
+        let note = (ignored && suspects > 0)
+            .then(|| format!("{suspects} of {} executors are suspect: more than half, so suspicion is ignored", open.len()));
+        Members { members: members.collect(), note }
     }
 
     /// Where each shard is, or is on its way to, as an index into `members`; and the free ones among the latter.
-    fn homes(&self, state: &State, members: &[Member]) -> (Vec<u32>, Vec<(ShardId, u32)>) {
+    pub(super) fn homes(&self, state: &State, members: &[Member]) -> (Vec<u32>, Vec<(ShardId, u32)>) {
         let mut index = vec![NOBODY; state.slots() as usize];
         for (at, member) in members.iter().enumerate() {
             index[member.slot.0 as usize] = at as u32;

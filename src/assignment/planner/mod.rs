@@ -85,6 +85,26 @@ pub struct Move {
     pub to: u32,
 }
 
+/// Between how many shards a member rests: nothing moves to or from it for balance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// No fewer.
+    pub lower: u32,
+    /// No more.
+    pub upper: u32,
+}
+
+/// The bounds of each of [`Input::members`], in their order; `None` where it takes no shards. They depend on how many shards are on
+/// [`Role::Keeps`] members, and on nothing else about [`Input::homes`].
+pub fn bounds(input: &Input) -> Vec<Option<Bounds>> {
+    let tally = Tally::of(input.members, input.homes);
+    let mut bounds = vec![None; input.members.len()];
+    for share in share::shares(input, &tally) {
+        bounds[share.member as usize] = Some(Bounds { lower: share.lower, upper: share.upper });
+    }
+    bounds
+}
+
 /// Makes a plan.
 ///
 /// Its moves name only members that take shards. It depends neither on the order of [`Input::members`] nor on their slots, and a

@@ -370,6 +370,19 @@ proptest! {
     }
 
     #[test]
+    fn bounds_are_told_as_they_are_kept(case in cases(12, 200)) {
+        let input = Input {
+            members: &case.members,
+            homes: &case.homes,
+            threshold: case.percent as f64 / 100.0,
+            avoid: &BTreeMap::new(),
+        };
+        let told: Vec<Option<(u64, u64)>> =
+            bounds(&input).iter().map(|it| it.map(|it| (it.lower.into(), it.upper.into()))).collect();
+        prop_assert_eq!(told, rules::bounds(&case.members, &case.homes, case.percent));
+    }
+
+    #[test]
     fn no_plan_is_cheaper(case in cases(4, 6)) {
         let case = Case { avoid: Vec::new(), ..case };
         if case.takers() > 0 {
