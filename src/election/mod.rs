@@ -1,5 +1,6 @@
 //! Who may write. There is no `is_leader()`: either you hold a [`Leadership`] and work until it is lost, or you do not, and wait.
 
+mod candidacy;
 pub mod etcd;
 pub mod host;
 pub mod postgres;
@@ -16,6 +17,8 @@ use crate::backend::settings::Invalid;
 use crate::backend::{BoxError, Fence};
 use crate::clock;
 use crate::types::BootInstant;
+
+pub use candidacy::Candidacy;
 
 /// A leadership that was won.
 ///

@@ -15,7 +15,7 @@ use crate::config::{Config, StoreKind};
 use crate::election::etcd::EtcdElection;
 use crate::election::host::{self, HostElection};
 use crate::election::postgres::PostgresElection;
-use crate::election::{self, Election, Patience, Pulse};
+use crate::election::{self, Candidacy, Election, Patience, Pulse};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::store::etcd::EtcdStore;
@@ -84,16 +84,8 @@ impl Opening<'_> {
             Missing::Refused => Database::open_existing(path, timeout).await,
         };
         let database = opened.map_err(|error| Error::Store { doing: "opening the database", source: error.into() })?;
-        let options = host::Options {
-            tick: host.tick,
-            grace: host.grace,
-            kill_hung: host.kill_hung,
-            patience: self.patience,
-            holder: self.identity.to_owned(),
-            pulse: self.pulse.clone(),
-            announce_every: ANNOUNCE_EVERY,
-            on_failure: self.on_failure(),
-        };
+        let options =
+            host::Options { tick: host.tick, grace: host.grace, kill_hung: host.kill_hung, candidacy: self.candidacy() };
         let store = Arc::new(SqliteStore::new(Arc::clone(&database)));
         let election = Arc::new(HostElection::new(Arc::clone(&database), options));
         Ok((self.places(store, election), Box::pin(async move { database.close().await })))
@@ -104,14 +96,7 @@ impl Opening<'_> {
         let (persistence, ttl) = (&self.config.persistence, self.config.leadership.lease_ttl);
         let settings = postgres::Settings::from_config(&persistence.postgres, persistence.request_timeout).map_err(refused)?;
         let server = Server::new(settings);
-        let options = election::postgres::Options {
-            ttl,
-            holder: self.identity.to_owned(),
-            pulse: self.pulse.clone(),
-            patience: self.patience,
-            announce_every: ANNOUNCE_EVERY,
-            on_failure: self.on_failure(),
-        };
+        let options = election::postgres::Options { ttl, candidacy: self.candidacy() };
         let election = PostgresElection::new(Arc::clone(&server), options).map_err(refused)?;
         info!(schema = server.schema(), "the state is in PostgreSQL");
         let store = Arc::new(PostgresStore::new(server));
@@ -129,10 +114,7 @@ impl Opening<'_> {
         let options = election::etcd::Options {
             prefix: etcd.prefix.clone(),
             ttl: self.config.leadership.lease_ttl,
-            holder: self.identity.to_owned(),
-            pulse: self.pulse.clone(),
-            announce_every: ANNOUNCE_EVERY,
-            on_failure: self.on_failure(),
+            candidacy: self.candidacy(),
         };
         let election = EtcdElection::new(members()?, options).map_err(refused)?;
         info!(endpoints = etcd.endpoints.join(","), prefix = etcd.prefix, "the state is in etcd");
@@ -143,9 +125,15 @@ impl Opening<'_> {
         Places { store, election, pulse: self.pulse }
     }
 
-    fn on_failure(&self) -> Arc<dyn Fn() + Send + Sync> {
+    fn candidacy(&self) -> Candidacy {
         let metrics = Arc::clone(self.metrics);
-        Arc::new(move || metrics.campaign_failed())
+        Candidacy {
+            holder: self.identity.to_owned(),
+            pulse: self.pulse.clone(),
+            patience: self.patience,
+            announce_every: ANNOUNCE_EVERY,
+            on_failure: Arc::new(move || metrics.campaign_failed()),
+        }
     }
 }
 

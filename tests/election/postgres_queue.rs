@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use shard_manager::election::postgres::{Options, PostgresElection};
-use shard_manager::election::{Election, Error, Patience, Pulse};
+use shard_manager::election::{Candidacy, Election, Error, Patience, Pulse};
 use tokio_util::sync::CancellationToken;
 
 use crate::postgres_rig::{Candidate, OURS, left_ms, listeners, number, row, server, server_of};
@@ -206,7 +206,11 @@ async fn whatever_ends_a_campaign_leaves_the_row_free() {
     })
     .await;
     let stopping = tokio::spawn(standing.stops());
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    eventually("what gives the row back, behind it", async || {
+        let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        (postgres.column(waiting).await.len() > 1 || stopping.is_finished()).then_some(())
+    })
+    .await;
     sqlx::raw_sql("COMMIT").execute(&mut client).await.unwrap();
     stopping.await.unwrap();
     assert!(row(&postgres).await.unwrap().2);
@@ -262,11 +266,13 @@ fn a_ttl_that_cannot_be_kept_is_refused() {
     for (ttl, request_timeout) in [(1000, 100), (1500, 100), (2500, 100), (2000, 1001), (0, 100)] {
         let options = Options {
             ttl: Duration::from_millis(ttl),
-            holder: "first".to_owned(),
-            pulse: Pulse::new(),
-            patience: Patience::Wait,
-            announce_every: Duration::from_secs(30),
-            on_failure: std::sync::Arc::new(|| {}),
+            candidacy: Candidacy {
+                holder: "first".to_owned(),
+                pulse: Pulse::new(),
+                patience: Patience::Wait,
+                announce_every: Duration::from_secs(30),
+                on_failure: std::sync::Arc::new(|| {}),
+            },
         };
         let server = server_of("postgres://127.0.0.1:1/none".to_owned(), Duration::from_millis(request_timeout));
         let refused = PostgresElection::new(server, options).unwrap_err().to_string();

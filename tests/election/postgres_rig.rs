@@ -9,7 +9,7 @@ use shard_manager::backend::Fence;
 use shard_manager::backend::postgres::{Server, Settings};
 use shard_manager::config::{Postgres as Keys, Secret};
 use shard_manager::election::postgres::{Options, PostgresElection};
-use shard_manager::election::{Election, Error, Leadership, Patience, Pulse};
+use shard_manager::election::{Candidacy, Election, Error, Leadership, Patience, Pulse};
 use tokio_util::sync::CancellationToken;
 
 use crate::rig::{Standing, deadline};
@@ -60,13 +60,15 @@ impl Candidate {
         let counted = Arc::clone(&failures);
         let options = Options {
             ttl,
-            holder: name.to_owned(),
-            pulse: pulse.clone(),
-            patience,
-            announce_every: Duration::from_secs(30),
-            on_failure: Arc::new(move || {
-                counted.fetch_add(1, Ordering::Relaxed);
-            }),
+            candidacy: Candidacy {
+                holder: name.to_owned(),
+                pulse: pulse.clone(),
+                patience,
+                announce_every: Duration::from_secs(30),
+                on_failure: Arc::new(move || {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }),
+            },
         };
         Candidate { election: Arc::new(PostgresElection::new(server, options).unwrap()), pulse, failures }
     }

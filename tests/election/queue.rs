@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use shard_manager::backend::etcd::Members;
-use shard_manager::election::Election;
 use shard_manager::election::etcd::{EtcdElection, Options};
+use shard_manager::election::{Candidacy, Election, Patience};
 use tokio_util::sync::CancellationToken;
 
 use crate::rig::{Candidate, assert_nothing_left, key_of, lease_of, lost, queue_of, settings};
@@ -262,10 +262,13 @@ fn a_ttl_that_cannot_be_kept_is_refused() {
         let options = Options {
             prefix: "/test/".to_owned(),
             ttl: Duration::from_millis(ttl),
-            holder: "first".to_owned(),
-            pulse: Default::default(),
-            announce_every: Duration::from_secs(30),
-            on_failure: std::sync::Arc::new(|| {}),
+            candidacy: Candidacy {
+                holder: "first".to_owned(),
+                pulse: Default::default(),
+                patience: Patience::Wait,
+                announce_every: Duration::from_secs(30),
+                on_failure: std::sync::Arc::new(|| {}),
+            },
         };
         let refused = EtcdElection::new(members.into(), options).unwrap_err().to_string();
         assert!(refused.contains("leadership.lease_ttl = ") && refused.contains("whole seconds, at least 2s"), "{refused}");

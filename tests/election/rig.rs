@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use shard_manager::backend::Fence;
 use shard_manager::backend::etcd::{Members, Settings};
 use shard_manager::election::etcd::{EtcdElection, Options};
-use shard_manager::election::{Belief, Election, Error, Leadership, Lost, Pulse};
+use shard_manager::election::{Belief, Candidacy, Election, Error, Leadership, Lost, Patience, Pulse};
 use shard_manager::types::BootInstant;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -42,12 +42,15 @@ impl Candidate {
         let options = Options {
             prefix: "/test/".to_owned(),
             ttl: Duration::from_secs(ttl),
-            holder: name.to_owned(),
-            pulse: pulse.clone(),
-            announce_every: Duration::from_millis(100),
-            on_failure: Arc::new(move || {
-                counted.fetch_add(1, Ordering::Relaxed);
-            }),
+            candidacy: Candidacy {
+                holder: name.to_owned(),
+                pulse: pulse.clone(),
+                patience: Patience::Wait,
+                announce_every: Duration::from_millis(100),
+                on_failure: Arc::new(move || {
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }),
+            },
         };
         let election = EtcdElection::new(Arc::new(Members::new(settings).unwrap()), options).unwrap();
         Candidate { election: Arc::new(election), pulse, failures }

@@ -8,7 +8,7 @@ use shard_manager::backend::Fence;
 use shard_manager::backend::sqlite::Database;
 use shard_manager::clock;
 use shard_manager::election::host::{HostElection, Options};
-use shard_manager::election::{Election, Error, Leadership, Lost, Patience, Pulse};
+use shard_manager::election::{Candidacy, Election, Error, Leadership, Lost, Patience, Pulse};
 use shard_manager::store::sqlite::SqliteStore;
 use shard_manager::store::{self, Store};
 use shard_manager::types::Token;
@@ -26,11 +26,13 @@ pub fn options() -> Options {
         tick: Duration::from_millis(20),
         grace: Duration::from_secs(600),
         kill_hung: true,
-        patience: Patience::FailAtOnce,
-        holder: "a test".to_owned(),
-        pulse: Pulse::new(),
-        announce_every: Duration::from_secs(30),
-        on_failure: Arc::new(|| {}),
+        candidacy: Candidacy {
+            patience: Patience::FailAtOnce,
+            holder: "a test".to_owned(),
+            pulse: Pulse::new(),
+            announce_every: Duration::from_secs(30),
+            on_failure: Arc::new(|| {}),
+        },
     }
 }
 

@@ -15,7 +15,7 @@ use shard_manager::backend::sqlite::Database;
 use shard_manager::clock;
 use shard_manager::election::host::cell::{Claimed, LeaderCell};
 use shard_manager::election::host::{HostElection, Options};
-use shard_manager::election::{Election, Error, Leadership, Lost, Patience};
+use shard_manager::election::{Candidacy, Election, Error, Leadership, Lost, Patience};
 use shard_manager::store::sqlite::SqliteStore;
 use shard_manager::store::{self, Store};
 use sqlx::ConnectOptions;
@@ -39,7 +39,12 @@ const SLACK: Duration = Duration::from_millis(500);
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn waiting() -> Options {
-    Options { patience: Patience::Wait, ..options() }
+    with(options(), |candidacy| candidacy.patience = Patience::Wait)
+}
+
+fn with(mut options: Options, change: impl FnOnce(&mut Candidacy)) -> Options {
+    change(&mut options.candidacy);
+    options
 }
 
 fn short() -> Options {
@@ -202,7 +207,9 @@ async fn the_leader_is_stopped_in_a_commit_and_not_killed() {
     let count = move || {
         counted.fetch_add(1, Ordering::SeqCst);
     };
-    let campaign = standby(&file.path(), Options { kill_hung: false, on_failure: Arc::new(count), ..short() }).await;
+    let campaign =
+        standby(&file.path(), with(Options { kill_hung: false, ..short() }, |candidacy| candidacy.on_failure = Arc::new(count)))
+            .await;
     stop(&leader).await;
     until("the standby has found the database locked", || failures.load(Ordering::SeqCst) >= 2).await;
     assert!(!campaign.is_finished());
@@ -228,7 +235,7 @@ async fn a_campaign_that_does_not_wait_leaves_a_stopped_leader_alone() {
     for _ in 0..1000 {
         cell.tick();
     }
-    let outcome = election(&file.path(), Options { patience: Patience::FailAtOnce, ..short() }).await;
+    let outcome = election(&file.path(), with(short(), |candidacy| candidacy.patience = Patience::FailAtOnce)).await;
     let outcome = outcome.campaign(&CancellationToken::new()).await;
     assert!(matches!(outcome, Err(Error::HeldElsewhere { holder, .. }) if holder.contains(&leader.child.id().to_string())));
     assert_eq!(state(&leader), Some('T'));
@@ -311,7 +318,7 @@ async fn the_leader_of_another_user_is_not_killed() {
 async fn a_leader_whose_coordinator_hangs_stops_believing_and_gives_up() {
     let file = File::new();
     let options = short();
-    let pulse = options.pulse.clone();
+    let pulse = options.candidacy.pulse.clone();
     let mut leadership = election(&file.path(), options).await.campaign(&CancellationToken::new()).await.unwrap();
     let belief = leadership.belief();
     let first = belief.deadline();

@@ -26,15 +26,13 @@ use tonic::Code;
 use tracing::{info, warn};
 
 use self::lease::{Keeper, Lease};
+use super::candidacy::{Attempt, Candidacy, KnownLeader, LONGEST_PAUSE, Said};
 use super::tenure::Tenure;
-use super::{Election, Error, Holder, Leadership, Lost, Pulse};
+use super::{Election, Error, Holder, Leadership, Lost};
 use crate::backend::etcd::{Failure, Invalid, Members};
 use crate::backend::{BoxError, Fence};
 use crate::clock;
 use crate::types::{BootInstant, Token};
-
-/// Between two campaigns of which the first failed, the first and the longest pause.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What revoking takes at most where somebody waits for the end of this process.
 const REVOKE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -52,21 +50,15 @@ pub struct Options {
     pub prefix: String,
     /// How long a leadership lasts without renewal: whole seconds, at least 2, and at least twice the time of a request.
     pub ttl: Duration,
-    /// Describes this process to people who ask who leads: host, pid, address.
-    pub holder: String,
-    /// Says whether the coordinator turns.
-    pub pulse: Pulse,
-    /// How often somebody who waits says in its log who leads, even where that has not changed: 30 s but in tests.
-    pub announce_every: Duration,
-    /// Called for each attempt at a campaign that failed, before it is tried again.
-    pub on_failure: Arc<dyn Fn() + Send + Sync>,
+    /// Who stands, and how. A queue is for who waits: no patience is needed of it.
+    pub candidacy: Candidacy,
 }
 
 /// See the module.
 pub struct EtcdElection {
     members: Arc<Members>,
     options: Options,
-    leader: watch::Sender<Option<String>>,
+    leader: KnownLeader,
 }
 
 impl EtcdElection {
@@ -76,33 +68,13 @@ impl EtcdElection {
     /// Where the TTL is one that cannot be kept.
     pub fn new(members: Arc<Members>, options: Options) -> Result<EtcdElection, Invalid> {
         super::check_ttl(options.ttl, members.request_timeout())?;
-        Ok(EtcdElection { members, options, leader: watch::Sender::new(None) })
-    }
-
-    async fn attempt(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
-        let lease = Lease::draw(Arc::clone(&self.members));
-        let outcome = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => Err(Error::Cancelled),
-            outcome = self.compete(lease.id()) => outcome,
-        };
-        match outcome {
-            Ok(won) => Ok(won.leadership(lease)),
-            Err(error) => {
-                let within = REVOKE_TIMEOUT.min(self.members.request_timeout());
-                if let Err(failure) = lease.revoke(within).await {
-                    let failure = &failure as &dyn std::error::Error;
-                    warn!(error = failure, "the lease of a campaign was not revoked; it blocks the queue until it runs out");
-                }
-                Err(error)
-            }
-        }
+        Ok(EtcdElection { members, options, leader: KnownLeader::unknown() })
     }
 
     /// From the grant to the confirmed win. The arms are in the order of what counts when several are ready.
     async fn compete(&self, lease: i64) -> Result<Won, Error> {
         let granted = self.grant(lease).await?;
-        let tenure = Arc::new(Tenure::new(self.options.ttl, granted, self.options.pulse.clone()));
+        let tenure = Arc::new(Tenure::new(self.options.ttl, granted, self.options.candidacy.pulse.clone()));
         let (keeper, mut streams) = Keeper::new(Arc::clone(&self.members), lease, Arc::clone(&tenure));
         let mut keeping: Keeping = Box::pin(keeper.run());
 
@@ -145,8 +117,11 @@ impl EtcdElection {
         let what = "campaigning";
         let mut handle = self.members.handle().await.map_err(|error| store_error(what, error))?;
         let name = format!("{}leader", self.options.prefix);
-        let answer =
-            handle.client.campaign(name, self.options.holder.clone(), lease).await.inspect_err(|_| self.members.failed(&handle));
+        let answer = handle
+            .client
+            .campaign(name, self.options.candidacy.holder.clone(), lease)
+            .await
+            .inspect_err(|_| self.members.failed(&handle));
         let mut answer = answer.map_err(|error| store_error(what, error))?;
         answer.take_leader().ok_or_else(|| store_error(what, "an answer without a key"))
     }
@@ -170,15 +145,14 @@ impl EtcdElection {
 
     /// Says who leads, for as long as this waits: to who asks, soon after it changed, and in the log also every so often.
     async fn announce(&self) -> Infallible {
-        let announce_every = self.options.announce_every;
-        let mut said: Option<Instant> = None;
+        let announce_every = self.options.candidacy.announce_every;
+        let mut said = Said::default();
         sleep(FIRST_LOOK.min(announce_every)).await;
         loop {
             let seen = self.first_in_queue().await;
             let leader = seen.as_ref().ok().cloned().flatten();
-            let is_news = self.leader.send_if_modified(|known| std::mem::replace(known, leader.clone()) != leader);
-            if is_news || said.is_none_or(|at| at.elapsed() >= announce_every) {
-                said = Some(Instant::now());
+            let is_news = self.leader.seen(leader);
+            if said.is_due(is_news, announce_every) {
                 match seen {
                     Ok(Some(leader)) => info!(leader, "waiting for the leadership, as a standby"),
                     // Between two leaders, or not in the queue yet.
@@ -205,29 +179,34 @@ impl EtcdElection {
 }
 
 #[async_trait::async_trait]
+impl Attempt for EtcdElection {
+    async fn attempt(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
+        let lease = Lease::draw(Arc::clone(&self.members));
+        let outcome = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Err(Error::Cancelled),
+            outcome = self.compete(lease.id()) => outcome,
+        };
+        match outcome {
+            Ok(won) => Ok(won.leadership(lease)),
+            Err(error) => {
+                let within = REVOKE_TIMEOUT.min(self.members.request_timeout());
+                if let Err(failure) = lease.revoke(within).await {
+                    let failure = &failure as &dyn std::error::Error;
+                    warn!(error = failure, "the lease of a campaign was not revoked; it blocks the queue until it runs out");
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+#[async_trait::async_trait]
 impl Election for EtcdElection {
     /// Goes on until it is won or `shutdown` is cancelled: a cluster that does not answer, and a lease that is lost while it waits, only
     /// mean another attempt.
     async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
-        self.options.pulse.rest();
-        let mut pause = PAUSE.0;
-        loop {
-            let begun = Instant::now();
-            let error = match self.attempt(shutdown).await {
-                Err(error) if !matches!(error, Error::Cancelled) => error,
-                end => return end,
-            };
-            (self.options.on_failure)();
-            if begun.elapsed() > PAUSE.1 {
-                pause = PAUSE.0;
-            }
-            warn!(error = &error as &dyn std::error::Error, "an attempt to become leader failed; the next one is in {pause:?}");
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return Err(Error::Cancelled),
-                () = sleep(pause) => pause = (pause * 2).min(PAUSE.1),
-            }
-        }
+        self.options.candidacy.campaign(shutdown, &self.leader, LONGEST_PAUSE, self).await
     }
 
     fn leader(&self) -> Option<watch::Receiver<Option<String>>> {

@@ -35,7 +35,8 @@ use tracing::{info, warn};
 use self::cell::{Claim, LeaderCell, Vacancy};
 use self::process::Origin;
 use self::standby::Bell;
-use super::{Belief, Election, Error, Holder, Leadership, Lost, Patience, Pulse};
+use super::candidacy::{Candidacy, KnownLeader, Said};
+use super::{Belief, Election, Error, Holder, Leadership, Lost, Patience};
 use crate::backend::sqlite::{Database, leader_file};
 use crate::backend::{self, BoxError, Fence};
 use crate::clock;
@@ -57,25 +58,17 @@ pub struct Options {
     pub tick: Duration,
     /// How long a heartbeat may stand still: at least 5 ticks. The same in all processes beside a database.
     pub grace: Duration,
-    /// Whether a standby kills a leader whose heartbeat stood still for the grace. Never where `patience` is [`Patience::FailAtOnce`].
+    /// Whether a standby kills a leader whose heartbeat stood still for the grace. Never where there is no patience.
     pub kill_hung: bool,
-    /// What a campaign does where another process leads.
-    pub patience: Patience,
-    /// Describes this process to people who ask who leads; one line.
-    pub holder: String,
-    /// Says whether the coordinator turns.
-    pub pulse: Pulse,
-    /// How often somebody who waits says in its log for what, even where that has not changed: 30 s but in tests.
-    pub announce_every: Duration,
-    /// Called each time that the database did not let a number be drawn, before that is tried again.
-    pub on_failure: Arc<dyn Fn() + Send + Sync>,
+    /// Who stands, and how. A database that did not let a number be drawn is an attempt that failed.
+    pub candidacy: Candidacy,
 }
 
 /// See the module.
 pub struct HostElection {
     database: Arc<Database>,
     options: Options,
-    leader: watch::Sender<Option<String>>,
+    leader: KnownLeader,
     /// Of this process, where it can be found out.
     own_origin: Option<Origin>,
 }
@@ -83,7 +76,7 @@ pub struct HostElection {
 impl HostElection {
     /// An election for the leadership of `database`, whose file it lies beside.
     pub fn new(database: Arc<Database>, options: Options) -> HostElection {
-        HostElection { database, options, leader: watch::Sender::new(None), own_origin: Origin::of(std::process::id()).ok() }
+        HostElection { database, options, leader: KnownLeader::unknown(), own_origin: Origin::of(std::process::id()).ok() }
     }
 
     async fn compete(&self) -> Result<Leadership, Error> {
@@ -152,19 +145,19 @@ impl HostElection {
 
     /// Draws the number that fences. Whoever may wait does so for a database that is locked, by a hung leader perhaps, and says so.
     async fn draw(&self, token: Token) -> Result<i64, Error> {
-        let mut said: Option<Instant> = None;
+        let mut said = Said::default();
         loop {
-            let error = match self.database.draw_leadership(token, &self.options.holder).await {
+            let error = match self.database.draw_leadership(token, &self.options.candidacy.holder).await {
                 Ok(number) => return Ok(number),
                 Err(error) => error,
             };
-            let may_pass = matches!(error, backend::Error::Unavailable { .. }) && self.options.patience == Patience::Wait;
+            let may_pass =
+                matches!(error, backend::Error::Unavailable { .. }) && self.options.candidacy.patience == Patience::Wait;
             if !may_pass {
                 return Err(store_error("drawing a leadership number", error));
             }
-            (self.options.on_failure)();
-            if said.is_none_or(|said| said.elapsed() >= self.options.announce_every) {
-                said = Some(Instant::now());
+            (self.options.candidacy.on_failure)();
+            if said.is_due(false, self.options.candidacy.announce_every) {
                 let error = &error as &dyn std::error::Error;
                 warn!(error, "the leader cell is claimed, but the database does not let a number be drawn; waiting for it");
             }
@@ -176,7 +169,7 @@ impl HostElection {
 #[async_trait::async_trait]
 impl Election for HostElection {
     async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
-        self.options.pulse.rest();
+        self.options.candidacy.pulse.rest();
         tokio::select! {
             biased;
             () = shutdown.cancelled() => Err(Error::Cancelled),
@@ -241,7 +234,7 @@ struct Keeper {
 
 impl Keeper {
     async fn keep(&self, bell: &Bell) -> Lost {
-        let Options { tick, grace, holder, pulse, .. } = &self.options;
+        let Options { tick, grace, candidacy: Candidacy { holder, pulse, .. }, .. } = &self.options;
         let mut described: Option<Instant> = None;
         // For how long the coordinator has not turned, in looks of this task, each of which counts for a tick at most: in a process that was
         // stopped as a whole it missed its turns, and is not to blame for that.

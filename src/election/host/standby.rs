@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::cell::{Claim, Claimed, Leader, LeaderCell, Vacancy};
 use super::process::{self, Handle, Origin};
 use super::{HostElection, store_error};
+use crate::election::candidacy::Said;
 use crate::election::{Error, Patience};
 
 /// How long a killed process may take to end. One that the kernel holds on to (a disk that does not answer) may never.
@@ -63,8 +64,8 @@ struct Vigil {
     /// Looks are at least a tick apart: then however many stand by, the global tick runs no faster (see [`LeaderCell::tick_after`]), and
     /// for a standby that was itself stopped, however long, one tick has passed.
     next_look: Instant,
-    /// Whom it waits for, and when it last said so.
-    announced: Option<(Claim, Instant)>,
+    /// Whom it waits for.
+    said: Said,
 }
 
 /// Why a wait ended.
@@ -79,7 +80,7 @@ impl HostElection {
     /// Waits until this process has claimed the cell. `None`: cell or database is no longer the one at its path.
     pub(super) async fn win(&self, cell: &LeaderCell, bell: &Bell) -> Result<Option<(Claim, Vacancy)>, Error> {
         let own = std::process::id();
-        let mut vigil = Vigil { tick: cell.global_tick(), next_look: Instant::now() + self.options.tick, announced: None };
+        let mut vigil = Vigil { tick: cell.global_tick(), next_look: Instant::now() + self.options.tick, said: Said::default() };
         loop {
             bell.quiet();
             if let Some(reason) = self.displaced(cell) {
@@ -94,7 +95,7 @@ impl HostElection {
             }
             let Some(leader) = cell.current_leader() else { continue };
             // Who died before it said where it came from is waited for, for the grace at most: nobody else would find that it is silent.
-            if self.options.patience == Patience::FailAtOnce && leader.origin.is_some() {
+            if self.options.candidacy.patience == Patience::FailAtOnce && leader.origin.is_some() {
                 let (database, cell) = (self.database.path().display(), cell.path().display());
                 let what = format!("the leadership of {database} (leader cell {cell})");
                 return Err(Error::HeldElsewhere { what, holder: leader.to_string() });
@@ -180,16 +181,8 @@ impl HostElection {
 
     fn announce(&self, leader: &Leader, vigil: &mut Vigil) {
         let who = leader.text.clone().unwrap_or_else(|| leader.to_string());
-        self.leader.send_if_modified(|known| {
-            let is_news = known.as_ref() != Some(&who);
-            *known = Some(who.clone());
-            is_news
-        });
-        let now = Instant::now();
-        let is_due =
-            vigil.announced.is_none_or(|(claim, said)| claim != leader.claim || now - said >= self.options.announce_every);
-        if is_due && leader.text.is_some() {
-            vigil.announced = Some((leader.claim, now));
+        let is_news = self.leader.seen(Some(who.clone()));
+        if leader.text.is_some() && vigil.said.is_due(is_news, self.options.candidacy.announce_every) {
             info!(leader = who, "waiting for the leadership, as a standby");
         }
     }

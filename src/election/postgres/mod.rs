@@ -18,7 +18,7 @@ mod row;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::PgConnection;
 use sqlx::postgres::{PgListener, PgPoolOptions};
@@ -30,15 +30,12 @@ use tracing::{info, warn};
 
 use self::keeper::Keeper;
 use self::row::{Claim, Seen, Taken, Watch};
+use super::candidacy::{Attempt, Candidacy, FIRST_PAUSE, KnownLeader, LONGEST_PAUSE, Said};
 use super::tenure::Tenure;
-use super::{Election, Error, Holder, Leadership, Patience, Pulse};
+use super::{Election, Error, Holder, Leadership, Patience};
 use crate::backend::postgres::Server;
 use crate::backend::settings::Invalid;
 use crate::backend::{self, BoxError, Fence};
-
-/// Between two attempts of which the first failed, the first and the longest pause. The longest is also no longer than a third of the
-/// TTL, which a wake-up may be late by.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What giving back takes at most where somebody waits for the end of this process.
 const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -55,24 +52,15 @@ const WAITING: &str = "waiting for the end of a leadership";
 pub struct Options {
     /// How long a leadership lasts without renewal: whole seconds, at least 2, and at least twice the time of a request.
     pub ttl: Duration,
-    /// Describes this process to people who ask who leads: host, pid, address. Without NUL.
-    pub holder: String,
-    /// Says whether the coordinator turns.
-    pub pulse: Pulse,
-    /// What a campaign does where another process leads, or the database does not answer.
-    pub patience: Patience,
-    /// How often somebody who waits says in its log who leads, even where that has not changed: 30 s but in tests. Not more often than
-    /// it looks, which is every third of the TTL.
-    pub announce_every: Duration,
-    /// Called for each attempt at a campaign that failed, before it is tried again.
-    pub on_failure: Arc<dyn Fn() + Send + Sync>,
+    /// Who stands, and how. What it waits for is said no more often than it looks, which is every third of the TTL.
+    pub candidacy: Candidacy,
 }
 
 /// See the module.
 pub struct PostgresElection {
     server: Arc<Server>,
     options: Options,
-    leader: watch::Sender<Option<String>>,
+    leader: KnownLeader,
 }
 
 impl PostgresElection {
@@ -82,34 +70,14 @@ impl PostgresElection {
     /// Where the TTL is one that cannot be kept.
     pub fn new(server: Arc<Server>, options: Options) -> Result<PostgresElection, Invalid> {
         super::check_ttl(options.ttl, server.request_timeout())?;
-        Ok(PostgresElection { server, options, leader: watch::Sender::new(None) })
-    }
-
-    async fn attempt(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
-        let mut claim = Claim::draw(Arc::clone(&self.server));
-        let outcome = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => Err(Error::Cancelled),
-            outcome = self.compete(&mut claim) => outcome,
-        };
-        match outcome {
-            Ok(taken) => Ok(self.leadership(claim, taken)),
-            Err(error) => {
-                let within = RELEASE_TIMEOUT.min(self.server.request_timeout());
-                if let Err(failure) = claim.release(within).await {
-                    let failure = &failure as &dyn std::error::Error;
-                    warn!(error = failure, "what a campaign may have got was not given up; it blocks others until it runs out");
-                }
-                Err(error)
-            }
-        }
+        Ok(PostgresElection { server, options, leader: KnownLeader::unknown() })
     }
 
     /// From the first look to the win.
     async fn compete(&self, claim: &mut Claim) -> Result<Taken, Error> {
         // Where the row is free, nobody has to be listened to.
         let mut listener: Option<PgListener> = None;
-        let mut said: Option<Instant> = None;
+        let mut said = Said::default();
         let mut watch = Watch::default();
         let mut pause = Duration::ZERO;
         loop {
@@ -117,7 +85,7 @@ impl PostgresElection {
             let seen = self.bounded("looking who leads", self.look(connection)).await?;
             let unrenewed_for = seen.as_ref().map_or(Duration::ZERO, |seen| watch.unrenewed_for(seen));
             let Some(held) = seen.as_ref().filter(|seen| !seen.is_over && unrenewed_for < seen.ttl) else {
-                let (holder, ttl) = (&self.options.holder, self.options.ttl);
+                let (holder, ttl) = (&self.options.candidacy.holder, self.options.ttl);
                 let stale = seen.as_ref().filter(|seen| !seen.is_over);
                 if let Some(Seen { holder, left, .. }) = stale {
                     warn!(holder, ?left, "the leader row was not renewed for {unrenewed_for:?}: it is over, whatever it says");
@@ -130,15 +98,15 @@ impl PostgresElection {
                     return Ok(taken);
                 }
                 // Somebody else was faster, or something keeps a free row from being taken, and that not for a moment only.
-                if !pause.is_zero() && self.options.patience == Patience::FailAtOnce {
+                if !pause.is_zero() && self.options.candidacy.patience == Patience::FailAtOnce {
                     return Err(store_error("taking the leader row", "it is free, and again it could not be taken"));
                 }
                 sleep(pause).await;
-                pause = PAUSE.0;
+                pause = FIRST_PAUSE;
                 continue;
             };
             pause = Duration::ZERO;
-            if self.options.patience == Patience::FailAtOnce {
+            if self.options.candidacy.patience == Patience::FailAtOnce {
                 let what = format!("the leadership in the schema {} of the database", self.server.schema());
                 return Err(Error::HeldElsewhere { what, holder: held.holder.clone() });
             }
@@ -187,19 +155,17 @@ impl PostgresElection {
     }
 
     /// Says who leads: to who asks as soon as it is seen, in the log where it is news, and every so often.
-    fn announce(&self, held: &Seen, said: &mut Option<Instant>) {
-        let leader = Some(held.holder.clone());
-        let is_news = self.leader.send_if_modified(|known| std::mem::replace(known, leader.clone()) != leader);
-        if is_news || said.is_none_or(|at| at.elapsed() >= self.options.announce_every) {
-            *said = Some(Instant::now());
-            info!(leader, "waiting for the leadership, as a standby");
+    fn announce(&self, held: &Seen, said: &mut Said) {
+        let is_news = self.leader.seen(Some(held.holder.clone()));
+        if said.is_due(is_news, self.options.candidacy.announce_every) {
+            info!(leader = held.holder, "waiting for the leadership, as a standby");
         }
     }
 
     fn leadership(&self, mut claim: Claim, taken: Taken) -> Leadership {
         let (server, token, ttl) = (Arc::clone(&self.server), claim.token(), self.options.ttl);
         let within = RELEASE_TIMEOUT.min(server.request_timeout());
-        let tenure = Tenure::new(ttl, taken.sent, self.options.pulse.clone());
+        let tenure = Tenure::new(ttl, taken.sent, self.options.candidacy.pulse.clone());
         let (belief, fence) = (tenure.belief(), Fence::Sql { number: taken.number, token });
         let (stop, (lose, lost)) = (CancellationToken::new(), oneshot::channel());
         let keeper = Keeper { server, taken, token, ttl, tenure };
@@ -220,32 +186,36 @@ impl PostgresElection {
 }
 
 #[async_trait::async_trait]
+impl Attempt for PostgresElection {
+    async fn attempt(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
+        let mut claim = Claim::draw(Arc::clone(&self.server));
+        let outcome = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Err(Error::Cancelled),
+            outcome = self.compete(&mut claim) => outcome,
+        };
+        match outcome {
+            Ok(taken) => Ok(self.leadership(claim, taken)),
+            Err(error) => {
+                let within = RELEASE_TIMEOUT.min(self.server.request_timeout());
+                if let Err(failure) = claim.release(within).await {
+                    let failure = &failure as &dyn std::error::Error;
+                    warn!(error = failure, "what a campaign may have got was not given up; it blocks others until it runs out");
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+#[async_trait::async_trait]
 impl Election for PostgresElection {
     /// With [`Patience::Wait`] it goes on until it is won or `shutdown` is cancelled: a database that does not answer only means another
     /// attempt.
     async fn campaign(&self, shutdown: &CancellationToken) -> Result<Leadership, Error> {
-        self.options.pulse.rest();
-        let longest = PAUSE.1.min(self.options.ttl / 3);
-        let mut pause = PAUSE.0;
-        loop {
-            let begun = Instant::now();
-            let error = match self.attempt(shutdown).await {
-                Err(error @ Error::Store { .. }) if self.options.patience == Patience::Wait => error,
-                end => return end,
-            };
-            (self.options.on_failure)();
-            // Who led may be gone by now.
-            self.leader.send_replace(None);
-            if begun.elapsed() > PAUSE.1 {
-                pause = PAUSE.0;
-            }
-            warn!(error = &error as &dyn std::error::Error, "an attempt to become leader failed; the next one is in {pause:?}");
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return Err(Error::Cancelled),
-                () = sleep(pause) => pause = (pause * 2).min(longest),
-            }
-        }
+        // No longer than a wake-up may be late by.
+        let longest_pause = LONGEST_PAUSE.min(self.options.ttl / 3);
+        self.options.candidacy.campaign(shutdown, &self.leader, longest_pause, self).await
     }
 
     fn leader(&self) -> Option<watch::Receiver<Option<String>>> {

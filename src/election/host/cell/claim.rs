@@ -101,10 +101,12 @@ pub struct Leader {
 
 impl std::fmt::Display for Leader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "process {}", self.claim.pid())?;
+        let process = format!("process {}", self.claim.pid());
         match &self.text {
-            Some(text) => write!(f, " ({text})"),
-            None => Ok(()),
+            // As this program introduces itself; others may write anything.
+            Some(text) if text.starts_with(&format!("{process} ")) => f.write_str(text),
+            Some(text) => write!(f, "{process} ({text})"),
+            None => f.write_str(&process),
         }
     }
 }
