@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
@@ -44,10 +45,11 @@ impl ShardExecutor for Service {
     }
 }
 
-/// Serves on `listener` until `shutdown`.
+/// Serves on `listener` until `shutdown`. What is neither a command nor a probe goes to `own`, where there is such.
 pub fn serve(
     listener: TcpListener,
     deliveries: mpsc::Sender<Delivery>,
+    own: Option<Routes>,
     shutdown: CancellationToken,
 ) -> impl Future<Output = Result<(), tonic::transport::Error>> + Send {
     let service = ShardExecutorServer::new(Service { deliveries })
@@ -57,11 +59,19 @@ pub fn serve(
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<ShardExecutorServer<Service>>().await;
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let mut routes = Routes::new(health_service).add_service(service);
+        // gRPC needs HTTP/2; what else there is may be asked for by older means.
+        let accept_http1 = own.is_some();
+        if let Some(own) = own {
+            // Behind ours: whatever it takes, the manager still gets through.
+            let router = routes.axum_router_mut();
+            *router = std::mem::take(router).fallback_service(own.into_axum_router());
+        }
         Server::builder()
+            .accept_http1(accept_http1)
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
-            .add_service(health_service)
-            .add_service(service)
+            .add_routes(routes)
             .serve_with_incoming_shutdown(incoming, shutdown.cancelled_owned())
             .await
     }

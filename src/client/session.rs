@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::service::Routes;
 
 use super::actor::Actor;
 use super::control::Control;
@@ -29,6 +30,7 @@ pub struct Builder<H> {
     listen: SocketAddr,
     advertise: Option<String>,
     weight: u32,
+    routes: Option<Routes>,
     observer: Box<dyn SessionObserver>,
 }
 
@@ -55,6 +57,16 @@ impl<H: ShardHost> Builder<H> {
     /// The share of the shards, relative to other executors: 1 (the default) to [`MAX_WEIGHT`].
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
+        self
+    }
+
+    /// Serves these too, on the same port and for as long as the session: what callers reach at the endpoint that the routing table names.
+    /// [`Routes`] of gRPC services, or an `axum::Router` (0.8) for other things, by HTTP/1 or HTTP/2. Default: nothing.
+    ///
+    /// They are open from the start, so also before there is a lease and after it ran out: what they do for a shard is their own to tie to
+    /// its [`ShardGrant`](super::ShardGrant). When the session ends, what is under way has half a second to finish.
+    pub fn serve(mut self, routes: impl Into<Routes>) -> Self {
+        self.routes = Some(routes.into());
         self
     }
 
@@ -85,7 +97,7 @@ impl<H: ShardHost> Builder<H> {
         let (controls, control_receiver) = mpsc::unbounded_channel();
         let (delivery_sender, deliveries) = mpsc::channel(DELIVERIES);
         let shutdown = CancellationToken::new();
-        let serving = tokio::spawn(server::serve(listener, delivery_sender, shutdown.clone()));
+        let serving = tokio::spawn(server::serve(listener, delivery_sender, self.routes, shutdown.clone()));
         let actor = Actor::new(super::actor::Parts {
             id: self.id,
             incarnation: Incarnation::draw(),
@@ -127,6 +139,7 @@ impl ExecutorSession {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
             advertise: None,
             weight: 1,
+            routes: None,
             observer: Box::new(Nobody),
         }
     }

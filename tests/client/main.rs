@@ -120,6 +120,25 @@ async fn registers_starts_its_set_and_says_so_once_in_full() {
     assert!(host.has(&["end 1@9", "end 2@9"]));
 }
 
+/// What a process serves itself is on the session's port, by HTTP/1 too; whatever it takes, commands and probes get through.
+#[tokio::test]
+async fn routes_of_its_own_are_served_beside_commands() {
+    let manager = Manager::start(3000, &[(1, 9)]).await;
+    let host = Host::new();
+    let own = axum::Router::new().route("/{*path}", axum::routing::any(|| async { "mine" }));
+    let builder = ExecutorSession::builder("e".parse().unwrap(), host.clone()).managers([manager.address.to_string()]);
+    let session = builder.serve(own).start().await.unwrap();
+    eventually("the start", || host.has(&["start 1@9"])).await;
+    let answer = reqwest::get(format!("{}/counters/a", session.endpoint())).await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.text().await.unwrap().as_str()), (200, "mine"));
+    let response = push(&session, manager.push(2, &[(1, 9)], 0)).await.unwrap();
+    assert_eq!(response.held, Some(names(&[(1, 9)])));
+    let channel = tonic::transport::Endpoint::from_shared(session.endpoint().to_owned()).unwrap().connect_lazy();
+    let health = HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
+    assert_eq!(health.get_ref().status(), tonic_health::pb::health_check_response::ServingStatus::Serving);
+    session.stop().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_command_is_answered_when_stopped_or_after_its_wait_or_when_overtaken() {
     let manager = Manager::start(30_000, &[(1, 9), (2, 9)]).await;
