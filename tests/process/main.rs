@@ -5,6 +5,7 @@
 //! scenario states a bound of the product itself, it says so.
 #![allow(clippy::unwrap_used)]
 
+mod counter;
 mod cuts;
 mod damage;
 mod drains;

@@ -1,10 +1,11 @@
 //! A process of the real binary: signals, exit codes, and what it printed.
 
 use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -21,13 +22,32 @@ pub struct Child {
 }
 
 fn binary() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shard-manager"));
+    program(Path::new(env!("CARGO_BIN_EXE_shard-manager")))
+}
+
+fn program(path: &Path) -> Command {
+    let mut command = Command::new(path);
     // What the tests' own environment says is no concern of the processes.
     for (key, _) in std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("SHARD_MANAGER__")) {
         command.env_remove(key);
     }
     command.env_remove("RUST_LOG").stdin(Stdio::null());
     command
+}
+
+/// An example's program, beside the directory of the tests' own. Cargo builds examples whenever it builds all tests, but not for a
+/// single test binary.
+fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.ancestors().nth(2).unwrap().join("examples").join(name);
+    let changed = |path: &Path| std::fs::metadata(path).and_then(|it| it.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let sources = [source.join(format!("{name}.rs"))]
+        .into_iter()
+        .chain(std::fs::read_dir(source.join(name)).into_iter().flatten().map(|entry| entry.unwrap().path()));
+    let newest = sources.map(|source| changed(&source)).max().unwrap();
+    assert!(changed(&path) >= newest, "{} is missing or old: run cargo build --examples", path.display());
+    path
 }
 
 /// Runs a command of the binary to its end.
@@ -40,7 +60,17 @@ pub async fn run(arguments: &[&str]) -> Output {
 impl Child {
     /// Starts the binary; `name` is for people.
     pub fn spawn(name: &str, arguments: &[String]) -> Child {
-        let mut process = binary().args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Child::begin(name, binary().args(arguments))
+    }
+
+    /// Starts an example, which logs everything that it has to say itself.
+    pub fn spawn_example(name: &str, program_name: &str, arguments: &[&str]) -> Child {
+        let filter = format!("info,{program_name}=debug");
+        Child::begin(name, program(&example(program_name)).args(arguments).env("RUST_LOG", filter))
+    }
+
+    fn begin(name: &str, command: &mut Command) -> Child {
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let printed = Arc::new(Mutex::new(Vec::new()));
         let readers = vec![
             read(process.stdout.take().unwrap(), Arc::clone(&printed)),
