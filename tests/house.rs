@@ -2,7 +2,7 @@
 //!
 //! - The pure core (`src/assignment/`) knows no clock, no randomness, no I/O and no async.
 //! - Imports point down the table in `src/lib.rs`, and the core and the client import even less.
-//! - Every file of the repository that the README links is there.
+//! - Every file of the repository that the README or a page below `docs/` links is there, and every Rust block in them stands in `examples/`.
 //! - No file below `src/` is longer than 600 lines, and no test is ignored.
 
 use std::collections::BTreeMap;
@@ -326,6 +326,34 @@ fn missing_links(page: &str, is_there: impl Fn(&str) -> bool) -> Vec<Finding> {
     files.filter(|file| !is_there(file)).map(|file| format!("{file} is linked, but is not there")).collect()
 }
 
+/// Rust blocks of a Markdown page that do not stand, line after line, in one of these sources. Indentation does not count.
+fn invented_code(page: &str, sources: &[Source]) -> Vec<Finding> {
+    let lines = |text: &str| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>();
+    let sources: Vec<Vec<String>> = sources.iter().map(|source| lines(&source.text)).collect();
+    let blocks = page.split("\n```rust").skip(1).filter_map(|rest| rest.split_once('\n')?.1.split("\n```").next());
+    let stands = |block: &[String]| sources.iter().any(|source| source.windows(block.len()).any(|window| window == block));
+    let invented = blocks.map(lines).filter(|block| block.is_empty() || !stands(block));
+    invented.map(|block| format!("no example has these lines:\n{}", block.join("\n"))).collect()
+}
+
+/// Every page that is kept: the README and what is below `docs/`, with its path from the root.
+fn pages() -> Vec<(String, String)> {
+    let (mut pages, mut directories) = (vec!["README.md".to_owned()], vec!["docs".to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(root().join(&directory)).expect("the documents are readable") {
+            let entry = entry.expect("the documents are readable");
+            let path = format!("{directory}/{}", entry.file_name().to_string_lossy());
+            if entry.path().is_dir() {
+                directories.push(path);
+            } else if path.ends_with(".md") {
+                pages.push(path);
+            }
+        }
+    }
+    let read = |path: String| (path.clone(), fs::read_to_string(root().join(path)).expect("pages are UTF-8"));
+    pages.into_iter().map(read).collect()
+}
+
 fn assert_none(findings: Vec<Finding>) {
     assert!(findings.is_empty(), "house rules are broken:\n{}", findings.join("\n"));
 }
@@ -493,6 +521,15 @@ mod scanner {
     }
 
     #[test]
+    fn code_that_stands_in_no_example_is_found() {
+        let example = [Source::new("examples/a.rs", "fn f() {\n    g();\n    h();\n}\n")];
+        let page = |code: &str| format!("Text.\n\n```rust,ignore\n{code}\n```\n\n```sh\nls\n```\n");
+        assert!(invented_code(&page("  g();\n  h();"), &example).is_empty());
+        assert_eq!(invented_code(&page("g();\ni();"), &example), ["no example has these lines:\ng();\ni();"]);
+        assert_eq!(invented_code(&page("g();\n}"), &example).len(), 1);
+    }
+
+    #[test]
     fn links_that_lead_nowhere_are_found() {
         let page = "[a](docs/a.md) and [b](docs/b.md#part), [c](https://x/docs/c.md), [d](#part), [e](docs/e.md \"title\").";
         assert_eq!(missing_links(page, |file| file == "docs/a.md").len(), 2);
@@ -501,7 +538,17 @@ mod scanner {
 }
 
 #[test]
-fn the_readme_links_what_is_there() {
-    let page = fs::read_to_string(root().join("README.md")).expect("there is a README");
-    assert_none(missing_links(&page, |file| root().join(file).exists()));
+fn pages_link_what_is_there() {
+    let of = |(path, text): (String, String)| {
+        let directory = root().join(&path).parent().expect("it lies below the root").to_owned();
+        missing_links(&text, |file| directory.join(file).exists()).into_iter().map(move |finding| format!("{path}: {finding}"))
+    };
+    assert_none(pages().into_iter().flat_map(of).collect());
+}
+
+#[test]
+fn rust_in_pages_is_taken_from_the_examples() {
+    let examples = Source::all_below("examples");
+    let of = |(path, text): (String, String)| invented_code(&text, &examples).into_iter().map(move |it| format!("{path}: {it}"));
+    assert_none(pages().into_iter().flat_map(of).collect());
 }
