@@ -55,7 +55,7 @@ impl Counters {
 
 impl ShardHost for Counters {
     async fn run(&self, grant: ShardGrant) {
-        // The fence first: once it is up, whoever owned the shard before can write no more, even if he does not know yet. Nobody is let
+        // The fence first: once it is up, whoever owned the shard before can write no more, even if it does not know yet. Nobody is let
         // in before that.
         match self.storage.raise_fence(grant.shard, grant.epoch).await {
             Ok(()) => {}

@@ -70,7 +70,7 @@ impl Storage {
         }
     }
 
-    /// A key's counter. Fenced as well: who lost the shard must not answer with what it was in his days.
+    /// A key's counter. Fenced as well: who lost the shard must not answer with what it was before.
     pub async fn read(&self, key: &str, shard: ShardId, epoch: Epoch) -> Result<i64, Error> {
         let read = "SELECT coalesce((SELECT value FROM counters WHERE key = ?1), 0) FROM fence WHERE shard = ?2 AND epoch = ?3";
         let found = sqlx::query_scalar(read).bind(key).bind(shard.0).bind(number(epoch)).fetch_optional(&self.pool).await?;

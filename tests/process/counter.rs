@@ -196,3 +196,26 @@ async fn what_was_acknowledged_is_in_the_storage_whatever_happens_to_executors()
     }
     drop((a, b, c));
 }
+
+/// The storage has seen epochs that the manager does not know, as after its state was restored from a backup. The owner is refused, says
+/// so, and gets its shards again above what the storage has seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn epochs_that_only_the_storage_has_seen_are_told_to_the_manager_and_surpassed() {
+    let cluster = Cluster::start(&["number_of_shards=16"]).await;
+    let path = cluster.directory.path().join("counters.db");
+    let _a = Counter::start(&cluster, "a", "127.0.0.1:0", &path).await;
+    let mut storage = Storage::open(&path).await;
+    storage.run(AUDIT).await;
+    cluster.at_rest(&["a"]).await;
+    let (manager, keys) = (cluster.manager.grpc.to_string(), KEYS.to_string());
+    let _caller = Child::spawn_example("the caller", "counter_client", &["--manager", &manager, "--keys", &keys]);
+    storage.all_count_on().await;
+
+    storage.run("UPDATE fence SET epoch = epoch + 1000").await;
+    let shard = shard_for(b"key-0", SHARDS).0;
+    let raised = storage.fence(shard).await;
+    storage.all_count_on().await;
+    let (fence, table) = (storage.fence(shard).await, cluster.table().await);
+    assert!(fence > raised, "{fence} is not above {raised}");
+    assert_eq!(table.shards[shard as usize].epoch, fence, "the manager knows it too");
+}
