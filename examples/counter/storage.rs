@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shard_manager::types::{Epoch, ShardId};
 use sqlx::ConnectOptions as _;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 
 /// How long to wait for other writes, of this process and of others.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,7 +36,10 @@ pub enum Error {
 impl Storage {
     /// Opens the file at `path`, and makes it where it is missing.
     pub async fn open(path: &Path) -> Result<Storage, Error> {
+        // What was written survives every process, but not a power failure: this file is for trying things out. Thousands of fences
+        // would take their time otherwise.
         let options = SqliteConnectOptions::new().filename(path).create_if_missing(true).busy_timeout(PATIENCE);
+        let options = options.synchronous(SqliteSynchronous::Off);
         // SQLite writes one after the other; a queue in here is fairer than its own.
         let pool = SqlitePoolOptions::new().max_connections(1).acquire_timeout(PATIENCE);
         let pool = pool.connect_with(options.disable_statement_logging()).await?;
