@@ -140,6 +140,8 @@ pub struct Metrics {
     terms_raised: IntCounter,
     stalls: IntCounter,
     connections: IntGauge,
+    paused: IntGauge,
+    paused_until: IntGauge,
 }
 
 /// Buckets of commit latency, in seconds: from a local fsync to the largest `persistence.request_timeout` in use.
@@ -219,6 +221,10 @@ impl Metrics {
             terms_raised: make.counter("terms_raised_total", "Times that a peer showed a higher version than this leader's.")?,
             stalls: make.counter("stalls_total", "Times that this process was stopped or starved and moved its deadlines.")?,
             connections: make.gauge("grpc_connections", "gRPC connections that are open.")?,
+            paused: make
+                .gauge("rebalancing_paused", "1 while nothing moves for balance because an operator paused that, else 0.")?,
+            paused_until: make
+                .gauge("rebalancing_paused_until_epoch", "Unix seconds at which the pause of rebalancing ends; 0 without one.")?,
             registry: make.0,
         })
     }
@@ -250,6 +256,7 @@ impl Metrics {
         self.term.set(0);
         Cause::ALL.iter().for_each(|cause| self.unserved_shards(*cause, 0));
         ExecutorState::ALL.iter().for_each(|state| self.executors(*state, 0));
+        self.rebalancing_paused(None);
     }
 
     /// Whether the gauge says that this process leads.
@@ -296,6 +303,12 @@ impl Metrics {
     /// How many executors are in this state.
     pub fn executors(&self, state: ExecutorState, executors: u32) {
         self.executors.with_label_values(&[state.as_str()]).set(i64::from(executors));
+    }
+
+    /// Until when rebalancing is paused, in milliseconds since 1970; `None` where it is not.
+    pub fn rebalancing_paused(&self, until_unix_ms: Option<u64>) {
+        self.paused.set(until_unix_ms.is_some().into());
+        self.paused_until.set(gauge(until_unix_ms.unwrap_or(0) / 1000));
     }
 
     /// Shards went to another owner.
@@ -351,6 +364,7 @@ impl Metrics {
             Notice::EpochsRaised(raised) => self.epochs_raised.inc_by(u64::from(raised.shards)),
             Notice::TermRaised { .. } => self.terms_raised.inc(),
             Notice::Stalled { .. } => self.stalls.inc(),
+            Notice::Paused { .. } | Notice::Resumed { .. } => {}
             Notice::Wished { .. } | Notice::ForeignCluster { .. } | Notice::StoreRestored { .. } => {}
         }
     }

@@ -251,6 +251,7 @@ pub(crate) mod tests {
             lease_ttl_ms: 30_000,
             inventory: Inventory::default(),
             seal: Seal::Open,
+            pause: None,
         });
         let record = ExecutorRecord {
             id: "a".parse().unwrap(),

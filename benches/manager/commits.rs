@@ -41,6 +41,7 @@ pub fn state(number_of_shards: u32, executors: u32, token: Token) -> State {
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
         seal: Seal::Open,
+        pause: None,
     });
     for at in 0..executors {
         let record = ExecutorRecord {

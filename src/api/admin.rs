@@ -44,7 +44,7 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
             leader_since: self.0.metrics.leader_since(),
             manager_version: env!("CARGO_PKG_VERSION").to_owned(),
             leader: self.0.identity.clone(),
-            rebalancing_paused_until_ms: 0,
+            rebalancing_paused_until_ms: overview.snapshot.state.meta.pause.as_ref().map_or(0, |pause| pause.until_unix_ms),
         }))
     }
 

@@ -141,6 +141,7 @@ async fn status(State(view): State<Arc<View>>) -> Json<serde_json::Value> {
         "cluster_id": snapshot.map(|snapshot| snapshot.state.meta.cluster_id.to_string()),
         "number_of_shards": snapshot.map(|snapshot| snapshot.state.meta.number_of_shards),
         "term": snapshot.map(|snapshot| snapshot.version.term.0),
+        "rebalancing_paused_until_ms": snapshot.and_then(|it| it.state.meta.pause.as_ref()).map(|pause| pause.until_unix_ms),
         "revision": snapshot.map(|snapshot| snapshot.version.revision.0),
         "last_store_contact": (contact != 0).then_some(contact),
         "version": env!("CARGO_PKG_VERSION"),

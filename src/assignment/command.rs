@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::assignment::event::RequestId;
-use crate::assignment::state::{Changes, State};
+use crate::assignment::state::{Changes, Pause, State};
 use crate::holdings::Holdings;
 use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Version};
 
@@ -99,10 +99,23 @@ pub struct Forecast {
     pub version: Version,
     /// Everybody who counts, by id; those who would join included.
     pub executors: Vec<Prospect>,
-    /// Ascending by shard. `from` and `to` are indices into `executors`; `from` is `None` where nobody owns the shard.
+    /// Ascending by shard.
     pub moves: Vec<ForecastMove>,
+    /// How many of the moves are of each kind.
+    pub kinds: Kinds,
     /// Why not more would be done: a line each.
     pub notes: Vec<String>,
+}
+
+/// Why shards would move: each counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// Nobody owns them.
+    pub placed: u32,
+    /// Their owner is drained, leaves, or would be gone.
+    pub evacuated: u32,
+    /// For balance alone.
+    pub balance: u32,
 }
 
 /// See [`Forecast`].
@@ -123,7 +136,7 @@ pub struct Prospect {
 pub struct ForecastMove {
     /// Which.
     pub shard: ShardId,
-    /// An index into [`Forecast::executors`].
+    /// An index into [`Forecast::executors`]; `None` where nobody owns the shard.
     pub from: Option<u32>,
     /// An index into [`Forecast::executors`].
     pub to: u32,
@@ -136,7 +149,8 @@ pub struct Explanation {
     pub snapshot: Snapshot,
     /// Which.
     pub shard: ShardId,
-    /// When this leader made the grant that is in force, in Unix milliseconds; `None` where it was made before its time.
+    /// When this leader made the grant that is in force, in Unix milliseconds, to the second; `None` where nobody owns the shard, or
+    /// where it was granted before its time.
     pub since_unix_ms: Option<u64>,
     /// Sentences, oldest first.
     pub history: Vec<String>,
@@ -400,6 +414,18 @@ pub enum Notice {
         id: ExecutorId,
         /// What.
         wish: crate::assignment::record::Wish,
+    },
+    /// From now on nothing moves for balance, until the pause ends.
+    Paused {
+        /// Until when, who asked, and why.
+        pause: Pause,
+        /// It was in force when this leadership began.
+        found: bool,
+    },
+    /// Shards move for balance again.
+    Resumed {
+        /// An operator ended the pause; otherwise it was over.
+        asked: bool,
     },
     /// Shards were granted to another owner than before.
     Moved {

@@ -1,5 +1,6 @@
 //! What the engine is told.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::assignment::lease::margin;
@@ -117,11 +118,21 @@ pub enum Demand {
         /// Where to.
         to: ExecutorId,
     },
-    /// Nothing moves for balance for as long as this, from when it is drafted.
-    Pause(Duration),
+    /// Nothing moves for balance for a while; takes the place of such a pause that is in force.
+    Pause {
+        /// From when it is drafted; within [`PAUSE_LENGTHS`].
+        length: Duration,
+        /// Who asks, for people; may be empty.
+        by: String,
+        /// Why, for people; may be empty.
+        reason: String,
+    },
     /// Such a pause ends now.
     Resume,
 }
+
+/// How long rebalancing may be paused at once.
+pub const PAUSE_LENGTHS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
 
 /// What operators ask. Every field is valid by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -36,6 +36,33 @@ pub struct Meta {
     pub inventory: Inventory,
     /// Whether anybody may lead on this state.
     pub seal: Seal,
+    /// Whether shards move for balance.
+    pub pause: Option<Pause>,
+}
+
+/// An operator's word that nothing moves for balance until a certain time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Until then, in milliseconds since 1970 by the wall clock of the leader that wrote it.
+    pub until_unix_ms: u64,
+    /// Who asked for it; at most [`MAX_PAUSE_TEXT_LEN`] bytes, and may be empty.
+    pub by: String,
+    /// Why; at most [`MAX_PAUSE_TEXT_LEN`] bytes, and may be empty.
+    pub reason: String,
+}
+
+/// The longest text of a pause, in bytes.
+pub const MAX_PAUSE_TEXT_LEN: usize = 256;
+
+impl Pause {
+    /// Texts are cut to what a record takes, and to one line.
+    pub fn new(until_unix_ms: u64, by: &str, reason: &str) -> Pause {
+        let line = |text: &str| {
+            let text = text.replace(char::is_control, " ");
+            text[..text.floor_char_boundary(MAX_PAUSE_TEXT_LEN)].to_owned()
+        };
+        Pause { until_unix_ms, by: line(by), reason: line(reason) }
+    }
 }
 
 /// Whether a state may be led on. The engine takes over, and writes, open ones only.

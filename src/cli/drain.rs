@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
+use super::asker::asked_by;
 use super::manager::{self, Managers};
 use super::output::{self, Format};
 use super::{Error, executors};
@@ -88,11 +89,8 @@ impl ChangeArguments {
         &self,
         call: impl AsyncFn(Channel, ChangeExecutorRequest) -> Result<Response<ChangeExecutorResponse>, Status>,
     ) -> Result<ChangeExecutorResponse, manager::Error> {
-        let change = ChangeExecutorRequest {
-            executor_id: self.id.to_string(),
-            asked_by: std::env::var("USER").unwrap_or_default(),
-            reason: self.reason.clone(),
-        };
+        let change =
+            ChangeExecutorRequest { executor_id: self.id.to_string(), asked_by: asked_by(), reason: self.reason.clone() };
         self.managers.ask(async |channel| call(channel, change.clone()).await).await
     }
 

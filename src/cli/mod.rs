@@ -4,10 +4,12 @@
 //! error. Exit codes: 0 done, 1 not done (no manager answers, it refuses, a check found something), 2 usage or configuration; those of
 //! `serve` stand in `docs/operations.md`, those of `export` and `import` in `docs/moving.md`.
 
+mod asker;
 mod config;
 mod drain;
 pub mod executor;
 mod executors;
+mod explain;
 mod export;
 mod http;
 mod import;
@@ -15,6 +17,8 @@ pub mod journal;
 mod logging;
 mod manager;
 mod output;
+mod plan;
+mod rebalance;
 mod serve;
 mod signals;
 mod status;
@@ -25,6 +29,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::clock;
 use crate::config::{LogFormat, Sources};
 
 /// Decides which executor process owns which shard of a sharded stateful system.
@@ -54,6 +59,13 @@ enum Command {
     Cordon(drain::ChangeArguments),
     /// End a cordon or a drain
     Uncordon(drain::ChangeArguments),
+    /// Let no shard move for balance for a while
+    #[command(subcommand)]
+    Rebalance(rebalance::Command),
+    /// What would move if executors joined, left or were drained; nothing is done
+    Plan(plan::Arguments),
+    /// Who owns a shard, since when, why there, and what it waits for
+    Explain(explain::Arguments),
     /// Let another replica lead; where nobody waits, the same one leads again
     StepDown(step_down::Arguments),
     /// Take the state out of its store and seal the store, so that the cluster can go on in another one
@@ -141,6 +153,9 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Drain(arguments) => drain::drain(arguments).await,
         Command::Cordon(arguments) => drain::cordon(arguments).await,
         Command::Uncordon(arguments) => drain::uncordon(arguments).await,
+        Command::Rebalance(command) => rebalance::run(command).await,
+        Command::Plan(arguments) => plan::run(arguments).await,
+        Command::Explain(arguments) => explain::run(arguments).await,
         Command::StepDown(arguments) => step_down::run(arguments).await,
         Command::Export(arguments) => export::run(arguments).await,
         Command::Import(arguments) => import::run(arguments).await,

@@ -45,6 +45,8 @@ struct Status {
     leader: String,
     leader_since: u64,
     manager_version: String,
+    /// `None` where rebalancing is not paused.
+    rebalancing_paused_until_ms: Option<u64>,
 }
 
 impl From<GetStatusResponse> for Status {
@@ -65,6 +67,7 @@ impl From<GetStatusResponse> for Status {
             leader: answer.leader,
             leader_since: answer.leader_since,
             manager_version: answer.manager_version,
+            rebalancing_paused_until_ms: Some(answer.rebalancing_paused_until_ms).filter(|until| *until > 0),
         }
     }
 }
@@ -100,6 +103,9 @@ fn as_text(status: &Status, unix_seconds: u64) -> String {
         ("lease", format_duration(Duration::from_millis(status.lease_ttl_ms)).to_string()),
         ("violations", status.violations.len().to_string()),
     ];
+    if let Some(until) = status.rebalancing_paused_until_ms {
+        pairs.insert(pairs.len() - 1, ("rebalancing", format!("paused until {}", clock::text(until))));
+    }
     pairs.extend(status.violations.iter().map(|violation| ("  violation", violation.clone())));
     pairs.extend(status.notes.iter().map(|note| ("  note", note.clone())));
     output::pairs(pairs.into_iter().map(|(name, value)| (name.to_owned(), value)))

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::Error;
+use super::asker::asked_by;
 use super::manager::{self, Managers};
 use super::output::{self, Format};
 use crate::rpc::StepDownRequest;
@@ -27,7 +28,7 @@ struct Done<'a> {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
-    let request = StepDownRequest { asked_by: std::env::var("USER").unwrap_or_default(), reason: arguments.reason };
+    let request = StepDownRequest { asked_by: asked_by(), reason: arguments.reason };
     let answer = arguments.managers.ask(async |channel| manager::admin(channel).step_down(request.clone()).await).await?;
     let printed = if arguments.format.json {
         output::print_json(&Done { stepping_down: &answer.leader })

@@ -344,6 +344,7 @@ impl Coordinator {
         for state in ExecutorState::ALL {
             metrics.executors(state, statistics.executors.get(&state).copied().unwrap_or(0));
         }
+        metrics.rebalancing_paused(statistics.paused_until_unix_ms);
         self.unserved = statistics.unserved;
     }
 

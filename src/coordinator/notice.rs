@@ -4,6 +4,8 @@ use tracing::{info, warn};
 
 use crate::assignment::command::{Notice, Raised};
 use crate::assignment::record::Wish;
+use crate::assignment::state::Pause;
+use crate::clock;
 use crate::types::ShardId;
 
 /// Writes one line.
@@ -35,6 +37,15 @@ pub(super) fn log(notice: &Notice) {
                 Wish::Remove => "its shards leave, and then its id is barred until it is admitted again",
             };
             info!(executor = %id, ?wish, "an operator's wish is in force; {next}");
+        }
+        Notice::Paused { pause: Pause { until_unix_ms, by, reason }, found } => {
+            let (until, found) =
+                (clock::text(*until_unix_ms), if *found { ", as a leader before this one wrote down" } else { "" });
+            info!(until, asked_by = by, reason, "rebalancing is paused until {until}{found}: nothing moves for balance");
+        }
+        Notice::Resumed { asked } => {
+            let why = if *asked { "an operator ended its pause" } else { "its pause is over" };
+            info!("rebalancing goes on: {why}");
         }
         Notice::Moved { cause, shards } => {
             info!(cause = cause.as_str(), shards, "shards were granted to other owners than before")

@@ -7,7 +7,8 @@
 //!     "taken":     how the state was taken: "sealed" (it moves) or "copy"
 //!     "executors": one object for each incarnation that the state knows
 //!     "shards":    { "owners": place in executors or null, "epochs", "releasing": shard numbers, ascending }
-//!     "retired":   incarnations that may never register again, the oldest first } }
+//!     "retired":   incarnations that may never register again, the oldest first,
+//!     "pause":     where rebalancing is paused: until when, who asked, why; else it is not there } }
 //! ```
 //!
 //! Numbers of 64 bits are decimal strings, since JSON readers of other languages round what is above 2^53. The checksum is the
@@ -28,8 +29,8 @@ use crate::api;
 use crate::assignment::check::check;
 use crate::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, ShardState, Standing, Wish};
 use crate::assignment::state::{
-    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, Meta, RETIREE_PAGES, RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, Seal,
-    ShardPage, State,
+    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_PAUSE_TEXT_LEN, Meta, Pause, RETIREE_PAGES, RETIREES_PER_PAGE, RetireePage,
+    SHARDS_PER_PAGE, Seal, ShardPage, State,
 };
 use crate::store::codec::MAX_LEASE_TTL_MS;
 use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, Slot, Term, Token};
@@ -74,6 +75,21 @@ pub struct Content {
     pub shards: Shards,
     /// Incarnations that may never register again (L13); those of one bucket stand in the order of their retirement.
     pub retired: Vec<Retired>,
+    /// An operator's pause of rebalancing, which moves along.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Paused>,
+}
+
+/// See [`Pause`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Paused {
+    /// Until when, in milliseconds since 1970.
+    pub until_unix_ms: u64,
+    /// Who asked for it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// How a state was taken out of its store.
@@ -252,8 +268,10 @@ impl Content {
         }
         let pages = state.changes_since(None).retirees;
         let retired = pages.iter().flat_map(|(_, page)| page.iter().map(Retired::of)).collect();
+        let pause = state.meta.pause.clone();
+        let pause = pause.map(|Pause { until_unix_ms, by, reason }| Paused { until_unix_ms, by, reason });
         let Meta { cluster_id, number_of_shards, term, lease_ttl_ms, .. } = state.meta;
-        Content { cluster_id, number_of_shards, term: Number(term.0), lease_ttl_ms, taken, executors, shards, retired }
+        Content { cluster_id, number_of_shards, term: Number(term.0), lease_ttl_ms, taken, executors, shards, retired, pause }
     }
 
     /// The CRC-32 of its canonical form.
@@ -302,6 +320,13 @@ impl Content {
         if !(1..=MAX_LEASE_TTL_MS).contains(&self.lease_ttl_ms) {
             return broken(format!("lease_ttl_ms is {}, it takes 1 to {MAX_LEASE_TTL_MS}", self.lease_ttl_ms));
         }
+        let pause = self.pause.as_ref().map(|it| Pause::new(it.until_unix_ms, &it.by, &it.reason));
+        let unchanged = |pause: &Pause, it: &Paused| pause.by == it.by && pause.reason == it.reason;
+        if let (Some(pause), Some(it)) = (&pause, &self.pause)
+            && !unchanged(pause, it)
+        {
+            return broken(format!("a text of the pause has more than {MAX_PAUSE_TEXT_LEN} bytes, or more than one line"));
+        }
         let executors = self.executor_pages();
         let shards = self.shard_pages()?;
         let retirees = self.retiree_pages()?;
@@ -319,6 +344,7 @@ impl Content {
                 retirees: bits(retirees.iter().map(|page| !page.is_empty())).first().copied().unwrap_or(0),
             },
             seal: Seal::Open,
+            pause,
         };
         let state = State::from_pages(meta, executors, shards, retirees).map_err(|invalid| Invalid::Rule(invalid.to_string()))?;
         match summary(&state) {

@@ -26,7 +26,17 @@ pub fn first_state(fence: &Fence) -> State {
     let cluster_id = ClusterId("00112233-4455-6677-8899-aabbccddeeff".parse().unwrap());
     let (token, inventory) = (fence.token(), Default::default());
     let seal = Default::default();
-    State::new(Meta { cluster_id, number_of_shards: 10, term: Term(1), token, attempt: 0, lease_ttl_ms: 1000, inventory, seal })
+    State::new(Meta {
+        cluster_id,
+        number_of_shards: 10,
+        term: Term(1),
+        token,
+        attempt: 0,
+        lease_ttl_ms: 1000,
+        inventory,
+        seal,
+        pause: None,
+    })
 }
 
 /// Commits the next state, and sends it again as long as it is not known what became of it.

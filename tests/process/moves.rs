@@ -385,6 +385,7 @@ fn written(directory: &Path, number_of_shards: u32) -> (PathBuf, Document) {
         lease_ttl_ms: 2_000,
         inventory: Inventory::default(),
         seal: Seal::Open,
+        pause: None,
     });
     for slot in 0..2 {
         let record = ExecutorRecord {

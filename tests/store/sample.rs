@@ -17,6 +17,7 @@ pub fn meta(number_of_shards: u32, token: Token) -> Meta {
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
         seal: Seal::Open,
+        pause: None,
     }
 }
 

@@ -15,6 +15,7 @@ fn empty() -> State {
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
         seal: Seal::Open,
+        pause: None,
     })
 }
 

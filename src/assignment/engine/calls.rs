@@ -412,6 +412,7 @@ impl Engine {
         for (request, due) in due {
             let reply = match due {
                 Due::Current => Ok(Answer::Current(self.version())),
+                Due::Paused(until_unix_ms) => Ok(Answer::Paused(self.version(), until_unix_ms)),
                 Due::Lease(slot) => self.first_answer(now, slot).map(Answer::Lease),
             };
             commands.push(Command::Reply(request, reply));

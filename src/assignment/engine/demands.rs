@@ -9,7 +9,11 @@ use super::calls::Drafted;
 use super::draft::Draft;
 
 impl Engine {
-    pub(super) fn draft_demand(&mut self, _now: BootInstant, _draft: &mut Draft, demand: &Demand) -> Drafted {
-        Drafted::Refused(Refusal::NotNow(format!("{demand:?} is not built yet")))
+    pub(super) fn draft_demand(&mut self, now: BootInstant, draft: &mut Draft, demand: &Demand) -> Drafted {
+        match demand {
+            Demand::Pause { length, by, reason } => self.draft_pause(now, draft, *length, by, reason),
+            Demand::Resume => self.draft_resume(draft),
+            _ => Drafted::Refused(Refusal::NotNow(format!("{demand:?} is not built yet"))),
+        }
     }
 }

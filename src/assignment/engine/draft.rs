@@ -44,6 +44,8 @@ pub enum Due {
     Lease(Slot),
     /// It is so.
     Current,
+    /// It is so, until this time in milliseconds since 1970.
+    Paused(u64),
 }
 
 /// A page, for counting.

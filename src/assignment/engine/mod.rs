@@ -10,23 +10,34 @@
 //! | `mod` | the engine's memory, and which event goes where |
 //! | `calls` | renewals; what registering, leaving and operators' wishes do to a draft |
 //! | `demands` | what operators demand besides |
+//! | `pause` | rebalancing, paused and resumed |
 //! | `questions` | what operators ask, and nothing changes |
+//! | `forecast` | what would move, if |
+//! | `explain` | how a shard is, and why; the words stand in `sentences` |
+//! | `history` | what happened to each shard last |
 //! | `turn` | what a turn drafts: ends of leases, freed shards, releases, grants |
 //! | `settle` | what follows from a commit, and from a leader's first one |
 //! | `contact` | what is known of one incarnation |
 //! | `draft` | the next state, within a store's limits |
 //! | `unserved` | why shards are not served |
+//! | `wall` | the wall clock, counted on from when the leadership began |
 
 mod calls;
 mod contact;
 mod demands;
 mod draft;
+mod explain;
+mod forecast;
+mod history;
+mod pause;
 mod questions;
+mod sentences;
 mod settle;
 #[cfg(test)]
 mod tests;
 mod turn;
 mod unserved;
+mod wall;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -41,12 +52,15 @@ use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revis
 
 use contact::Contact;
 use draft::Outbox;
+use history::History;
 use unserved::Unserved;
+use wall::Wall;
 
 /// One leadership's mind. See the module's picture.
 pub struct Engine {
     settings: Settings,
     takeover: Takeover,
+    wall: Wall,
 
     /// What is durable and in force; on an empty store, what its first commit starts from.
     state: Arc<State>,
@@ -70,6 +84,10 @@ pub struct Engine {
     /// Who did not start a shard (L6): it goes to somebody else next.
     avoid: BTreeMap<ShardId, Slot>,
     unserved: Unserved,
+    /// For people alone.
+    history: History,
+    /// What the last pass of the planner wanted and was not done yet, ascending by shard. For people alone.
+    deferred: Vec<Deferred>,
     /// Why incarnations ended, where it was not their lease.
     ended: BTreeMap<Slot, Cause>,
     /// How many commits were tried.
@@ -161,6 +179,13 @@ struct Destination {
     succession: bool,
 }
 
+/// A step of a plan that waits.
+#[derive(Clone, Copy, Debug)]
+struct Deferred {
+    shard: ShardId,
+    to: Slot,
+}
+
 /// How things stand, for gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -168,6 +193,8 @@ pub struct Statistics {
     pub unserved: BTreeMap<Cause, u32>,
     /// Executors by state.
     pub executors: BTreeMap<ExecutorState, u32>,
+    /// Until when rebalancing is paused, in milliseconds since 1970; `None` where it is not.
+    pub paused_until_unix_ms: Option<u64>,
 }
 
 /// How many calls wait for a draft at the most: more come only while the store takes nothing.
@@ -197,6 +224,9 @@ impl Engine {
         let loaded = Version { term: state.meta.term, revision: revision.unwrap_or_default() };
         Engine {
             unserved: Unserved::new(takeover.number_of_shards),
+            history: History::new(takeover.number_of_shards, now),
+            deferred: Vec::new(),
+            wall: Wall::new(takeover.unix_ms, now),
             settings,
             takeover,
             state: Arc::new(state),
@@ -239,6 +269,7 @@ impl Engine {
             lease_ttl_ms: 0,
             inventory: Inventory::default(),
             seal: Seal::Open,
+            pause: None,
         }
     }
 
@@ -378,7 +409,8 @@ impl Engine {
                 *executors.entry(self.executor_state(slot, record)).or_default() += 1;
             }
         }
-        Statistics { unserved: self.unserved.counts(), executors }
+        let paused_until_unix_ms = self.state.meta.pause.as_ref().map(|pause| pause.until_unix_ms);
+        Statistics { unserved: self.unserved.counts(), executors, paused_until_unix_ms }
     }
 
     fn overview(&self, now: BootInstant) -> Overview {
@@ -402,7 +434,7 @@ impl Engine {
             let (time, waiting) = (now.since(since), self.queue.len());
             format!("the store has taken no commit for {time:.1?}: nothing changes until it does, and {waiting} calls wait")
         });
-        let notes = failing.into_iter().chain(self.notes.iter().cloned()).collect();
+        let notes = failing.into_iter().chain(self.pause_note(now)).chain(self.notes.iter().cloned()).collect();
         Overview { snapshot: self.snapshot(), executors, notes, lease_ttl: self.settings.lease_ttl }
     }
 

@@ -1,6 +1,6 @@
 //! What follows from a commit, and from the open port. The only place where anything durable is told (P2).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::assignment::command::{Assignment, Cause, Command, Notice, Peer, Refusal};
@@ -29,6 +29,7 @@ impl Engine {
             self.phase = Phase::Closed;
             self.first_term = self.state.meta.term;
             self.take_stock();
+            commands.extend(outbox.notices.into_iter().map(Command::Notice));
             return;
         }
 
@@ -186,6 +187,7 @@ impl Engine {
         let version = self.version();
         let over = now.after(self.longest_lease());
         let mut changed = BTreeSet::new();
+        let mut names = BTreeMap::new();
         for (shard, old, new) in after.changed_shards(before) {
             if let Some(contact) = old.owner().and_then(|slot| self.contacts.get_mut(&slot)) {
                 contact.lost(shard, old.epoch);
@@ -194,7 +196,18 @@ impl Engine {
             if let ShardState::Held(slot) = old.state {
                 changed.insert(slot);
             }
-            self.explain(shard, new, outbox);
+            let cause = self.note_cause(shard, new, outbox);
+            let owner = old.owner().and_then(|slot| before.executor(slot).map(|record| (slot, record)));
+            if let Some((slot, record)) = owner.filter(|_| new.owner() != old.owner() || new.epoch != old.epoch) {
+                let name = *names.entry(slot).or_insert_with(|| self.history.name(&record.id));
+                let replaced = self.present.get(&record.id).is_some_and(|present| *present != slot);
+                // The lease of a process that was replaced did not end by itself.
+                let cause = if cause == Cause::Crash && replaced { Cause::Superseded } else { cause };
+                self.history.freed(now, shard, name, cause);
+            }
+            if matches!(new.state, ShardState::Held(_)) {
+                self.history.granted(now, shard, cause);
+            }
             match new.state {
                 ShardState::Unassigned => {}
                 ShardState::Held(slot) => {
@@ -216,10 +229,12 @@ impl Engine {
     }
 
     /// Keeps why a shard is not served; a grant alone changes nothing about that, its admission does.
-    fn explain(&mut self, shard: ShardId, new: ShardRecord, outbox: &Outbox) {
+    fn note_cause(&mut self, shard: ShardId, new: ShardRecord, outbox: &Outbox) -> Cause {
         let known = outbox.causes.get(&shard).copied().or(self.unserved.get(shard));
         let fallback = if matches!(new.state, ShardState::Held(_)) { Cause::Startup } else { Cause::Crash };
-        self.unserved.set(shard, Some(known.unwrap_or(fallback)));
+        let cause = known.unwrap_or(fallback);
+        self.unserved.set(shard, Some(cause));
+        cause
     }
 
     fn connect(&self, slot: Slot, commands: &mut Vec<Command>) {

@@ -9,8 +9,8 @@ use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish}
 use crate::assignment::state::State;
 use crate::types::{BootInstant, ExecutorId, ShardId, Slot};
 
-use super::draft::{Draft, Page};
-use super::{Destination, Engine, InFlight, Phase};
+use super::draft::{Draft, Outbox, Page};
+use super::{Deferred, Destination, Engine, InFlight, Phase, pause, sentences};
 
 /// How long, in leases, an executor is suspect at the most that again and again does not start what it is given.
 const MOST_LEASES_SUSPECT: u32 = 64;
@@ -54,6 +54,7 @@ impl Engine {
         self.draft_calls(now, &mut draft, commands);
         self.draft_leaving(&mut draft);
         self.draft_free_shards(now, &mut draft);
+        self.draft_end_of_pause(now, &mut draft);
         self.draft_plan(now, &mut draft);
         self.draft_deletions(&mut draft);
         self.draft_lease_length(now, &mut draft);
@@ -89,15 +90,17 @@ impl Engine {
         next.meta.token = self.takeover.token;
         next.meta.attempt = self.next_attempt();
         next.meta.lease_ttl_ms = next.meta.lease_ttl_ms.max(lease_ttl_ms);
+        let mut outbox = Outbox::default();
+        outbox.notices.extend(pause::take_over(&mut next.meta, self.takeover.unix_ms));
         let changes = next.changes_since(self.revision.map(|_| &*self.state));
-        self.in_flight = Some(InFlight { next, outbox: Default::default() });
+        self.in_flight = Some(InFlight { next, outbox });
         commands.push(Command::Commit { expected: self.revision, changes });
     }
 
     /// The earliest deadline that is still to come; those that are over were just dealt with.
     fn set_alarm(&mut self, now: BootInstant) {
         let contacts = self.contacts.values().filter_map(|contact| contact.next_deadline());
-        let own = [self.settle_until, self.held_until, self.longer_leases_end].into_iter().flatten();
+        let own = [self.settle_until, self.held_until, self.longer_leases_end, self.pause_ends()].into_iter().flatten();
         let alarm = contacts.chain(own).filter(|&deadline| deadline > now).min();
         self.alarm = alarm.unwrap_or(BootInstant(Duration::MAX));
     }
@@ -227,6 +230,7 @@ impl Engine {
     /// Asks the planner, and drafts what its plan makes possible now: free shards are granted, running ones are asked back.
     fn draft_plan(&mut self, now: BootInstant, draft: &mut Draft) {
         self.notes.clear();
+        self.deferred.clear();
         self.held_until = self.held_until.filter(|&until| now < until);
         if self.held_until.is_some() {
             self.notes.push("nothing is granted: an executor came from another cluster, whose leases may still run".to_owned());
@@ -248,14 +252,14 @@ impl Engine {
         let settling = self.settle_until.is_some() || !draft.outbox.joined.is_empty();
         let takes = |member: &&Member| member.role == Role::Takes;
         let established = members.iter().filter(takes).any(|it| self.contacts.get(&it.slot).is_some_and(|it| it.established));
-        let unheard = members.iter().filter(|it| self.contacts.get(&it.slot).is_some_and(|it| !it.heard)).count();
+        let unheard = self.unheard(&members);
         if settling {
             self.notes.push("joins are being gathered: running shards stay where they are for the settle time".to_owned());
         }
         if unheard > 0 {
-            let executors = if unheard == 1 { "executor was" } else { "executors were" };
-            self.notes.push(format!("{unheard} {executors} not heard by this leader yet: no move for balance until then"));
+            self.notes.push(sentences::unheard(unheard));
         }
+        let paused = draft.next().meta.pause.is_some();
 
         let moved = |shard: &ShardId| plan.moves.binary_search_by_key(shard, |it| it.shard).is_ok();
         let landing = landing.into_iter().filter(|(shard, _)| !moved(shard));
@@ -270,6 +274,7 @@ impl Engine {
                     let cause = cause.unwrap_or(Cause::Startup);
                     let fresh = matches!(cause, Cause::Startup | Cause::LeaderChange);
                     if settling && !succession && (fresh || !established) {
+                        self.deferred.push(Deferred { shard, to });
                         continue;
                     }
                     if !draft.grant_shard(shard, to) {
@@ -283,7 +288,8 @@ impl Engine {
                     let home = homes[shard.0 as usize];
                     let Some(home) = members.get(home as usize) else { continue };
                     let cause = if home.role == Role::Leaves { Cause::Drain } else { Cause::Rebalance };
-                    if settling || (unheard > 0 && cause == Cause::Rebalance) {
+                    if settling || (cause == Cause::Rebalance && (unheard > 0 || paused)) {
+                        self.deferred.push(Deferred { shard, to });
                         continue;
                     }
                     if !draft.release_shard(shard, cause) {
@@ -296,6 +302,12 @@ impl Engine {
                 }
             }
         }
+        self.deferred.sort_unstable_by_key(|it| it.shard);
+    }
+
+    /// How many members this leader has not heard yet.
+    pub(super) fn unheard(&self, members: &[Member]) -> usize {
+        members.iter().filter(|it| self.contacts.get(&it.slot).is_some_and(|it| !it.heard)).count()
     }
 
     /// The registered incarnations, as the planner sees them.

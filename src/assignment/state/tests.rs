@@ -14,6 +14,7 @@ fn meta(number_of_shards: u32) -> Meta {
         lease_ttl_ms: 30_000,
         inventory: Inventory::default(),
         seal: Seal::Open,
+        pause: None,
     }
 }
 

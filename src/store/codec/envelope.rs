@@ -14,8 +14,9 @@
 use super::{Key, Kind, Reason, Refused};
 
 /// The newest format that this program reads. Everything is written in the oldest format that can hold it, so that what an older
-/// program can read it reads, and what it must not act on it refuses: format 2 is that of a `meta` with a seal.
-pub const FORMAT_VERSION: u16 = 2;
+/// program can read it reads, and what it must not act on it refuses: format 2 is that of a `meta` with a seal, format 3 that of one
+/// with a pause.
+pub const FORMAT_VERSION: u16 = 3;
 
 /// Bytes before the body.
 pub const HEADER_LEN: usize = 20;
@@ -61,7 +62,7 @@ pub(super) fn open(key: Key, record: &[u8]) -> Result<(u16, &[u8]), Refused> {
     let version = u16::from_be_bytes([v0, v1]);
     match version {
         1 => {}
-        2 if key.kind == Kind::Meta => {}
+        2 | 3 if key.kind == Kind::Meta => {}
         found if found > FORMAT_VERSION => return refused(Reason::NewerVersion { found }),
         found => return refused(Reason::UnknownVersion { found }),
     }

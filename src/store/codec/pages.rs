@@ -9,8 +9,8 @@ use super::envelope::{HEADER_LEN, open, seal};
 use super::{Key, Kind, Reason, Refused};
 use crate::assignment::record::{End, ExecutorRecord, MAX_ENDPOINT_LEN, Retiree, ShardRecord, ShardState, Standing, Wish};
 use crate::assignment::state::{
-    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_SEAL_TEXT_LEN, Meta, RETIREE_PAGES, RETIREES_PER_PAGE, RetireePage,
-    SHARDS_PER_PAGE, Seal, ShardPage,
+    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_PAUSE_TEXT_LEN, MAX_SEAL_TEXT_LEN, Meta, Pause, RETIREE_PAGES,
+    RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, Seal, ShardPage,
 };
 use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, MAX_WEIGHT, Slot, Term, Token};
 
@@ -23,13 +23,15 @@ pub const MAX_EXECUTOR_PAGES: u32 = u32::MAX / EXECUTORS_PER_PAGE as u32;
 /// What a record of columns takes besides its cells: the envelope, and a length for each column.
 const FRAME_LEN: usize = 64 + HEADER_LEN;
 
-/// No `meta` is longer, in bytes: one bit for each page of shards, the texts of a seal, and less than 128 bytes besides.
-pub const MAX_META_LEN: usize = FRAME_LEN + 128 + 2 * MAX_SEAL_TEXT_LEN + MAX_SHARDS as usize / SHARDS_PER_PAGE / 8;
+/// No `meta` is longer, in bytes: one bit for each page of shards, the texts of a seal and of a pause, and less than 160 bytes besides.
+pub const MAX_META_LEN: usize =
+    FRAME_LEN + 160 + 2 * (MAX_SEAL_TEXT_LEN + MAX_PAUSE_TEXT_LEN) + MAX_SHARDS as usize / SHARDS_PER_PAGE / 8;
 
 /// No page of any kind is longer, in bytes: the longest is a full bucket of retirees, at 17 bytes each.
 pub const MAX_PAGE_LEN: usize = FRAME_LEN + RETIREES_PER_PAGE * 17;
 
-/// Kinds of seals. Never change their meaning.
+/// Kinds of seals. Never change their meaning. None is written in format 3 only.
+const UNSEALED: u8 = 0;
 const SEALED: u8 = 1;
 const IMPORTING: u8 = 2;
 
@@ -43,28 +45,36 @@ pub(super) fn shard_page_len(page: u32, number_of_shards: u32) -> usize {
     (number_of_shards as usize).saturating_sub(page as usize * SHARDS_PER_PAGE).min(SHARDS_PER_PAGE)
 }
 
-/// `meta` as bytes: as ever where it is open, in the format that older programs refuse where it has a seal.
+/// `meta` as bytes: as ever where it is open, in the formats that older programs refuse where it has a seal or a pause.
 ///
 /// # Errors
 /// Where a value is out of its bounds.
 pub fn encode_meta(meta: &Meta) -> Result<Vec<u8>, Refused> {
-    let version = if meta.seal == Seal::Open { 1 } else { 2 };
+    let version = match (&meta.pause, &meta.seal) {
+        (Some(_), _) => 3,
+        (None, Seal::Open) => 1,
+        (None, _) => 2,
+    };
     encode_as(version, Key::META, |columns| {
         check_meta(meta)?;
-        let Meta { cluster_id, number_of_shards, term, token, attempt, lease_ttl_ms, inventory, seal } = meta;
+        let Meta { cluster_id, number_of_shards, term, token, attempt, lease_ttl_ms, inventory, seal, pause } = meta;
         columns.column(&cluster_id.0.as_bytes().to_vec())?;
         columns.column(&token.0.to_be_bytes().to_vec())?;
         columns.column(&vec![*number_of_shards, inventory.executors])?;
         columns.column(&vec![term.0, *attempt, *lease_ttl_ms, inventory.retirees])?;
         columns.column(&inventory.shards)?;
         let (kind, number, texts) = match seal {
-            Seal::Open => return Ok(()),
+            Seal::Open if pause.is_none() => return Ok(()),
+            Seal::Open => (UNSEALED, 0, [""; 2]),
             Seal::Sealed { unix_ms, by, note } => (SEALED, *unix_ms, [by.as_str(), note.as_str()]),
             Seal::Importing { document } => (IMPORTING, u64::from(*document), [""; 2]),
         };
         columns.column(&vec![kind])?;
         columns.column(&vec![number])?;
-        columns.texts(texts.into_iter())
+        columns.texts(texts.into_iter())?;
+        let Some(Pause { until_unix_ms, by, reason }) = pause else { return Ok(()) };
+        columns.column(&vec![*until_unix_ms])?;
+        columns.texts([by.as_str(), reason.as_str()].into_iter())
     })
 }
 
@@ -79,7 +89,8 @@ pub fn decode_meta(record: &[u8]) -> Result<Meta, Refused> {
         let [number_of_shards, executors] = columns.array("counts")?;
         let [term, attempt, lease_ttl_ms, retirees] = columns.array("numbers")?;
         let shards = columns.any("shard_pages")?;
-        let seal = if version == 1 { Seal::Open } else { decode_seal(columns)? };
+        let seal = if version == 1 { Seal::Open } else { decode_seal(version, columns)? };
+        let pause = if version < 3 { None } else { Some(decode_pause(columns)?) };
         let meta = Meta {
             cluster_id: ClusterId(Uuid::from_bytes(cluster_id)),
             number_of_shards,
@@ -89,18 +100,30 @@ pub fn decode_meta(record: &[u8]) -> Result<Meta, Refused> {
             lease_ttl_ms,
             inventory: Inventory { executors, shards, retirees },
             seal,
+            pause,
         };
         check_meta(&meta)?;
         Ok(meta)
     })
 }
 
-fn decode_seal(columns: &mut Reader<'_>) -> Result<Seal, String> {
+fn decode_pause(columns: &mut Reader<'_>) -> Result<Pause, String> {
+    let [until_unix_ms] = columns.array("pause")?;
+    let texts: [String; 2] = columns.texts("pause_texts", 2)?.try_into().map_err(|_| "a pause takes two texts")?;
+    let [by, reason] = texts;
+    Ok(Pause { until_unix_ms, by, reason })
+}
+
+fn decode_seal(version: u16, columns: &mut Reader<'_>) -> Result<Seal, String> {
     let [kind] = columns.array("seal")?;
     let [number] = columns.array::<u64, 1>("seal_number")?;
     let texts: [String; 2] = columns.texts("seal_texts", 2)?.try_into().map_err(|_| "a seal takes two texts")?;
     let [by, note] = texts;
     match kind {
+        UNSEALED if version >= 3 => match (number, by.is_empty() && note.is_empty()) {
+            (0, true) => Ok(Seal::Open),
+            _ => Err("what is not sealed has a seal's number or text".to_owned()),
+        },
         SEALED => Ok(Seal::Sealed { unix_ms: number, by, note }),
         IMPORTING if !by.is_empty() || !note.is_empty() => Err("what is being imported has the text of a seal".to_owned()),
         IMPORTING => {
@@ -112,7 +135,12 @@ fn decode_seal(columns: &mut Reader<'_>) -> Result<Seal, String> {
 }
 
 fn check_meta(meta: &Meta) -> Result<(), String> {
-    let Meta { number_of_shards, term, lease_ttl_ms, inventory, seal, .. } = meta;
+    let Meta { number_of_shards, term, lease_ttl_ms, inventory, seal, pause, .. } = meta;
+    if let Some(Pause { by, reason, .. }) = pause
+        && let Some(text) = [by, reason].into_iter().find(|text| text.len() > MAX_PAUSE_TEXT_LEN)
+    {
+        return Err(format!("a text of the pause has {} bytes, it takes at most {MAX_PAUSE_TEXT_LEN}", text.len()));
+    }
     if let Seal::Sealed { by, note, .. } = seal
         && let Some(text) = [by, note].into_iter().find(|text| text.len() > MAX_SEAL_TEXT_LEN)
     {
