@@ -6,9 +6,10 @@ use std::time::Duration;
 use humantime_serde::re::humantime::format_duration;
 use serde::Serialize;
 
+use super::Error;
 use super::manager::{self, Managers};
 use super::output::{self, Format};
-use super::{Error, clock};
+use crate::clock;
 use crate::rpc::{ExplainShardRequest, ExplainShardResponse};
 
 /// See the module.

@@ -29,7 +29,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::clock;
 use crate::config::{LogFormat, Sources};
 
 /// Decides which executor process owns which shard of a sharded stateful system.

@@ -6,10 +6,11 @@ use std::time::Duration;
 use humantime_serde::re::humantime::{format_duration, parse_duration};
 use serde::Serialize;
 
+use super::Error;
 use super::asker::asked_by;
 use super::manager::{self, Managers};
 use super::output::{self, Format};
-use super::{Error, clock};
+use crate::clock;
 use crate::rpc::{GetStatusRequest, PauseRebalancingRequest, ResumeRebalancingRequest};
 
 /// See the module.

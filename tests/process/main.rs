@@ -18,6 +18,8 @@ mod managers;
 mod membership;
 mod moves;
 mod observe;
+mod pauses;
+mod questions;
 mod replicas;
 mod requests;
 mod router;

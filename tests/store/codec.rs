@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use shard_manager::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, ShardState};
 use shard_manager::assignment::state::{
-    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_SEAL_TEXT_LEN, Meta, RETIREES_PER_PAGE, RetireePage, SHARDS_PER_PAGE, Seal,
-    ShardPage,
+    EXECUTORS_PER_PAGE, ExecutorPage, Inventory, MAX_PAUSE_TEXT_LEN, MAX_SEAL_TEXT_LEN, Meta, Pause, RETIREES_PER_PAGE,
+    RetireePage, SHARDS_PER_PAGE, Seal, ShardPage,
 };
 use shard_manager::store::codec::{self, HEADER_LEN, Key, Kind, Reason, Refused};
 use shard_manager::types::{Epoch, Incarnation, MAX_NUMBER, MAX_SHARDS, Slot, Term, Token};
@@ -66,7 +66,12 @@ fn contents() -> Vec<Content> {
     let text = "x".repeat(MAX_SEAL_TEXT_LEN);
     large.seal = Seal::Sealed { unix_ms: u64::MAX, by: text.clone(), note: text };
     contents.push(Content::Meta(large.clone()));
-    large.seal = Seal::Importing { document: u32::MAX };
+    let text = "y".repeat(MAX_PAUSE_TEXT_LEN);
+    large.pause = Some(Pause { until_unix_ms: u64::MAX, by: text.clone(), reason: text });
+    contents.push(Content::Meta(large.clone()));
+    large.seal = Seal::Open;
+    contents.push(Content::Meta(large.clone()));
+    (large.seal, large.pause) = (Seal::Importing { document: u32::MAX }, None);
     contents.push(Content::Meta(large));
     let own = |page: Arc<ExecutorPage>| Arc::unwrap_or_clone(page);
     contents.extend(changes.executors.into_iter().map(|(page, content)| Content::Executors(page, own(content))));
@@ -199,15 +204,17 @@ fn other_versions_and_other_names_have_reasons_of_their_own() {
     let content = &contents()[0];
     let body = content.encode().unwrap()[HEADER_LEN..].to_vec();
     let reason = |bytes: &[u8]| content.decode(bytes).unwrap_err().reason;
-    assert_eq!(reason(&sealed_as(3, Key::META, &body)), Reason::NewerVersion { found: 3 });
-    // Only `meta` ever had a format 2.
+    assert_eq!(reason(&sealed_as(4, Key::META, &body)), Reason::NewerVersion { found: 4 });
+    // Only `meta` ever had the formats 2 and 3.
     let page = codec::encode_retirees(5, &Vec::new()).unwrap();
-    let as_second = sealed_as(2, Key::new(Kind::Retirees, 5), &page[HEADER_LEN..]);
-    assert_eq!(codec::decode_retirees(5, &as_second).unwrap_err().reason, Reason::UnknownVersion { found: 2 });
+    for version in [2, 3] {
+        let as_later = sealed_as(version, Key::new(Kind::Retirees, 5), &page[HEADER_LEN..]);
+        assert_eq!(codec::decode_retirees(5, &as_later).unwrap_err().reason, Reason::UnknownVersion { found: version });
+    }
     assert_eq!(reason(&sealed_as(0, Key::META, &body)), Reason::UnknownVersion { found: 0 });
     assert_eq!(reason(&sealed(Key::new(Kind::Meta, 1), &body)), Reason::Misplaced { kind: 1, page: 1 });
     assert_eq!(reason(&sealed(Key::new(Kind::Shards, 0), &body)), Reason::Misplaced { kind: 3, page: 0 });
-    assert_eq!(reason(&sealed_as(3, Key::META, &body)).to_string().split(':').next(), Some("it was written by a newer version"));
+    assert_eq!(reason(&sealed_as(4, Key::META, &body)).to_string().split(':').next(), Some("it was written by a newer version"));
 }
 
 #[test]
@@ -237,6 +244,14 @@ fn values_out_of_their_bounds_are_refused_both_ways() {
     };
     refuse(&long(257, 0), "a text of the seal has 257 bytes, it takes at most 256");
     refuse(&long(0, 300), "a text of the seal has 300 bytes");
+
+    let paused = |by: usize, reason: usize| {
+        let mut meta = sample::meta(1024, Token(1));
+        meta.pause = Some(Pause { until_unix_ms: 1, by: "x".repeat(by), reason: "x".repeat(reason) });
+        Content::Meta(meta)
+    };
+    refuse(&paused(257, 0), "a text of the pause has 257 bytes, it takes at most 256");
+    refuse(&paused(0, 300), "a text of the pause has 300 bytes");
 
     let executor = |change: fn(&mut ExecutorRecord)| {
         let mut record = sample::executor(3);
@@ -302,6 +317,7 @@ fn golden_bytes() {
     ];
     let open = Meta { inventory: Inventory { executors: 1, shards: vec![1], retirees: 4 }, ..meta };
     let sealed = Seal::Sealed { unix_ms: 1_700_000_000_000, by: "me".to_owned(), note: "there".to_owned() };
+    let pause = Pause { until_unix_ms: 1_700_000_000_000, by: "me".to_owned(), reason: "a game".to_owned() };
     let golden = [
         (
             Content::Meta(open.clone()),
@@ -310,7 +326,7 @@ fn golden_bytes() {
              0000000001",
         ),
         (
-            Content::Meta(Meta { seal: sealed, ..open.clone() }),
+            Content::Meta(Meta { seal: sealed.clone(), ..open.clone() }),
             "53484d47000200010000000000000071d52994fd1000112233445566778899aabbccddeeff100102030405060708090a0b0c\
              0d0e0f10040000040000000001080000018bcfe5680000000000000000010000000000007530000000000000000402000000\
              00000000010101020000018bcfe56800040000000200000005076d657468657265",
@@ -320,6 +336,20 @@ fn golden_bytes() {
             "53484d4700020001000000000000006a31551d091000112233445566778899aabbccddeeff100102030405060708090a0b0c\
              0d0e0f10040000040000000001080000018bcfe5680000000000000000010000000000007530000000000000000402000000\
              0000000001010202000000000102030404000000000000000000",
+        ),
+        (
+            Content::Meta(Meta { pause: Some(pause.clone()), ..open.clone() }),
+            "53484d47000300010000000000000085ba11eb111000112233445566778899aabbccddeeff100102030405060708090a0b0c\
+             0d0e0f10040000040000000001080000018bcfe5680000000000000000010000000000007530000000000000000402000000\
+             0000000001010002000000000000000004000000000000000000020000018bcfe56800040000000200000006086d65612067\
+             616d65",
+        ),
+        (
+            Content::Meta(Meta { pause: Some(pause), seal: sealed, ..open.clone() }),
+            "53484d4700030001000000000000008c0b9b21fe1000112233445566778899aabbccddeeff100102030405060708090a0b0c\
+             0d0e0f10040000040000000001080000018bcfe5680000000000000000010000000000007530000000000000000402000000\
+             00000000010101020000018bcfe56800040000000200000005076d657468657265020000018bcfe568000400000002000000\
+             06086d65612067616d65",
         ),
         (
             Content::Executors(0, executors),

@@ -44,7 +44,7 @@ pub fn paused(pause: &Pause, left: Duration) -> String {
 }
 
 pub fn joins_are_gathered(left: Duration) -> String {
-    format!("joins are being gathered for another {}: running shards stay where they are until then", span(left))
+    format!("joins are being gathered for another {}", span(left))
 }
 
 pub fn nothing_is_granted(left: Duration, restored: bool) -> String {
@@ -126,7 +126,7 @@ pub fn granted(owner: &ExecutorId, epoch: Epoch, ago: Duration, previous: Previo
     format!("{grant}, after {}, {after}", name(previous))
 }
 
-fn name(previous: Previous) -> &str {
+fn name(previous: Previous<'_>) -> &str {
     match previous {
         Previous::Nobody => "nobody",
         Previous::Somebody => "an executor",

@@ -117,6 +117,28 @@ fn golden_document() {
     assert_eq!(Document::parse(&pretty).unwrap(), document);
 }
 
+/// A pause moves along; a document without one is what it always was.
+#[test]
+fn a_pause_moves_along() {
+    let mut state = state(64);
+    state.meta.pause = Some(Pause::new(1_700_000_000_000, "me@host", "a game is on"));
+    let document = Document::new(Content::of(&state, taken()));
+    let text = String::from_utf8(bytes(&document)).unwrap();
+    assert!(
+        text.ends_with(",\"pause\":{\"until_unix_ms\":1700000000000,\"by\":\"me@host\",\"reason\":\"a game is on\"}}}\n"),
+        "{text}"
+    );
+    let there = Document::parse(text.as_bytes()).unwrap().content().state(Token(5)).unwrap();
+    assert_eq!(there.meta.pause, state.meta.pause);
+    let pause = |reason: &str| {
+        let pause = json!({ "until_unix_ms": 1, "by": "", "reason": reason });
+        move |content: &mut Value| content["pause"] = pause
+    };
+    assert!(changed(pause("fine")).is_ok());
+    refused(pause(&"x".repeat(257)), "a text of the pause has more than 256 bytes, or more than one line");
+    refused(pause("two\nlines"), "or more than one line");
+}
+
 /// A document whose JSON was changed, under a checksum that fits again.
 fn changed(change: impl FnOnce(&mut Value)) -> Result<State, Invalid> {
     let mut value = serde_json::to_value(Document::new(content())).unwrap();

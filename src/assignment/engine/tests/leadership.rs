@@ -9,7 +9,7 @@ use crate::holdings::Holdings;
 use crate::types::{Revision, Term, Version};
 
 /// The same store under a new leader, an hour later; executors live on with what they hold.
-fn successor(rig: &Rig, settings: Settings, unix_ms: u64) -> Rig {
+pub(super) fn successor(rig: &Rig, settings: Settings, unix_ms: u64) -> Rig {
     let mut next = Rig::starting(
         settings,
         takeover(rig.state().meta.number_of_shards, unix_ms),

@@ -1,6 +1,9 @@
 //! Exact command lists: an engine is told what happened and must answer with these commands and no others.
 
 mod calls;
+mod explain;
+mod forecast;
 mod handoff;
 mod leadership;
+mod pause;
 mod rig;
