@@ -12,7 +12,7 @@ use crate::api::{Leading, Peer, cut, executor_id, status};
 use crate::assignment::check;
 use crate::assignment::command::{Answer, ExecutorOverview, Overview};
 use crate::assignment::record::{ShardState, Wish};
-use crate::coordinator::Call;
+use crate::coordinator::{Call, Failure};
 use crate::rpc;
 
 /// The service.
@@ -122,10 +122,10 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
     }
 
     async fn step_down(&self, request: Request<rpc::StepDownRequest>) -> Result<Response<rpc::StepDownResponse>, Status> {
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
+        let peer = peer(&request);
         let request = request.into_inner();
         info!(
-            asked_by = cut(&request.asked_by),
+            asked_by = asker(&request.asked_by),
             reason = cut(&request.reason),
             peer,
             "an operator asked this leader to step down"
@@ -141,13 +141,13 @@ impl Service {
         request: Request<rpc::ChangeExecutorRequest>,
         wish: Wish,
     ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
-        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default();
+        let peer = peer(&request);
         let request = request.into_inner();
         let id = executor_id(&request.executor_id)?;
         let answer = self.0.handle.call(Call::Wish(id.clone(), wish)).await;
-        let outcome = answer.as_ref().err().map_or_else(|| "in force".to_owned(), ToString::to_string);
+        let outcome = outcome(&answer);
         info!(
-            executor = %id, ?wish, asked_by = cut(&request.asked_by), reason = cut(&request.reason), peer, outcome,
+            executor = %id, ?wish, asked_by = asker(&request.asked_by), reason = cut(&request.reason), peer, outcome,
             "an operator asked for a change"
         );
         match answer? {
@@ -155,6 +155,21 @@ impl Service {
             _ => Err(status::unexpected()),
         }
     }
+}
+
+/// Where a request comes from, for the log.
+fn peer<T>(request: &Request<T>) -> String {
+    request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default()
+}
+
+/// Who asks, for the log: as the caller says.
+fn asker(asked_by: &str) -> String {
+    if asked_by.is_empty() { "unknown".to_owned() } else { cut(asked_by) }
+}
+
+/// What came of it, for the log.
+fn outcome(answer: &Result<Answer, Failure>) -> String {
+    answer.as_ref().err().map_or_else(|| "in force".to_owned(), ToString::to_string)
 }
 
 /// What the checker finds wrong. Looked for here and not by the coordinator, which has better things to do.

@@ -117,16 +117,6 @@ fn named_executor(field: &'static str, text: &str) -> Result<ExecutorId, Invalid
     text.parse().map_err(|error| invalid(field, error))
 }
 
-/// Who asks, for the log.
-fn asked_by(text: &str) -> String {
-    if text.is_empty() { "unknown".to_owned() } else { cut(text) }
-}
-
-/// The address that a request came from, for the log.
-fn peer<T>(request: &tonic::Request<T>) -> String {
-    request.extensions().get::<Peer>().map(|peer| peer.0.to_string()).unwrap_or_default()
-}
-
 fn incarnation(number: u64) -> Result<Incarnation, Invalid> {
     match number {
         0 => Err(invalid("incarnation", "0 is refused: it is a number that the process draws at random, and never 0")),

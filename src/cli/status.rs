@@ -177,6 +177,13 @@ violations   1
     }
 
     #[test]
+    fn a_pause_of_rebalancing_is_seen() {
+        let status = Status { rebalancing_paused_until_ms: Some(1_700_000_000_000), ..status() };
+        let text = as_text(&status, 1065);
+        assert!(text.contains("\nrebalancing  paused until 2023-11-14T22:13:20.000Z\nviolations   1\n"), "{text}");
+    }
+
+    #[test]
     fn any_replicas_answer_becomes_lines() {
         let json = serde_json::json!({ "role": "standby", "term": 3, "leader": null, "list": [1] });
         assert_eq!(flat_text(&json), "leader  null\nlist    [1]\nrole    standby\nterm    3");

@@ -5,10 +5,11 @@ use std::time::Duration;
 use tonic::{Request, Status};
 use tracing::info;
 
-use crate::api::{Invalid, Leading, asked_by, cut, invalid, peer, status};
+use super::{asker, outcome, peer};
+use crate::api::{Invalid, Leading, cut, invalid, status};
 use crate::assignment::command::Answer;
 use crate::assignment::event::{Demand, PAUSE_LENGTHS};
-use crate::coordinator::{Call, Failure};
+use crate::coordinator::Call;
 use crate::rpc;
 
 pub async fn pause(
@@ -17,11 +18,13 @@ pub async fn pause(
 ) -> Result<rpc::PauseRebalancingResponse, Status> {
     let peer = peer(&request);
     let rpc::PauseRebalancingRequest { length_ms, asked_by: by, reason } = request.into_inner();
-    let (by, reason) = (asked_by(&by), cut(&reason));
-    let length = length(length_ms)?;
+    let (by, reason) = (asker(&by), cut(&reason));
+    let asked = "an operator asked to pause rebalancing";
+    let length =
+        length(length_ms).inspect_err(|refused| info!(length_ms, asked_by = by, reason, peer, outcome = %refused, "{asked}"))?;
     let demand = Demand::Pause { length, by: by.clone(), reason: reason.clone() };
     let answer = leading.handle.call(Call::Demand(demand)).await;
-    info!(?length, asked_by = by, reason, peer, outcome = outcome(&answer), "an operator asked to pause rebalancing");
+    info!(?length, asked_by = by, reason, peer, outcome = outcome(&answer), "{asked}");
     match answer? {
         Answer::Paused(version, until_ms) => Ok(rpc::PauseRebalancingResponse { version: Some(version.into()), until_ms }),
         _ => Err(status::unexpected()),
@@ -35,16 +38,12 @@ pub async fn resume(
     let peer = peer(&request);
     let rpc::ResumeRebalancingRequest { asked_by: by, reason } = request.into_inner();
     let answer = leading.handle.call(Call::Demand(Demand::Resume)).await;
-    let (by, reason) = (asked_by(&by), cut(&reason));
+    let (by, reason) = (asker(&by), cut(&reason));
     info!(asked_by = by, reason, peer, outcome = outcome(&answer), "an operator asked to resume rebalancing");
     match answer? {
         Answer::Current(version) => Ok(rpc::ResumeRebalancingResponse { version: Some(version.into()) }),
         _ => Err(status::unexpected()),
     }
-}
-
-fn outcome(answer: &Result<Answer, Failure>) -> String {
-    answer.as_ref().err().map_or_else(|| "in force".to_owned(), ToString::to_string)
 }
 
 fn length(milliseconds: u64) -> Result<Duration, Invalid> {
