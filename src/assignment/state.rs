@@ -36,8 +36,8 @@ pub struct Meta {
     pub inventory: Inventory,
     /// Whether anybody may lead on this state.
     pub seal: Seal,
-    /// Whether shards move for balance.
-    pub pause: Option<Pause>,
+    /// An operator's pause of rebalancing; boxed, since there hardly ever is one.
+    pub pause: Option<Box<Pause>>,
 }
 
 /// An operator's word that nothing moves for balance until a certain time.

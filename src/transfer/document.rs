@@ -268,7 +268,7 @@ impl Content {
         }
         let pages = state.changes_since(None).retirees;
         let retired = pages.iter().flat_map(|(_, page)| page.iter().map(Retired::of)).collect();
-        let pause = state.meta.pause.clone();
+        let pause = state.meta.pause.as_deref().cloned();
         let pause = pause.map(|Pause { until_unix_ms, by, reason }| Paused { until_unix_ms, by, reason });
         let Meta { cluster_id, number_of_shards, term, lease_ttl_ms, .. } = state.meta;
         Content { cluster_id, number_of_shards, term: Number(term.0), lease_ttl_ms, taken, executors, shards, retired, pause }
@@ -344,7 +344,7 @@ impl Content {
                 retirees: bits(retirees.iter().map(|page| !page.is_empty())).first().copied().unwrap_or(0),
             },
             seal: Seal::Open,
-            pause,
+            pause: pause.map(Box::new),
         };
         let state = State::from_pages(meta, executors, shards, retirees).map_err(|invalid| Invalid::Rule(invalid.to_string()))?;
         match summary(&state) {

@@ -67,7 +67,7 @@ fn contents() -> Vec<Content> {
     large.seal = Seal::Sealed { unix_ms: u64::MAX, by: text.clone(), note: text };
     contents.push(Content::Meta(large.clone()));
     let text = "y".repeat(MAX_PAUSE_TEXT_LEN);
-    large.pause = Some(Pause { until_unix_ms: u64::MAX, by: text.clone(), reason: text });
+    large.pause = Some(Box::new(Pause { until_unix_ms: u64::MAX, by: text.clone(), reason: text }));
     contents.push(Content::Meta(large.clone()));
     large.seal = Seal::Open;
     contents.push(Content::Meta(large.clone()));
@@ -247,7 +247,7 @@ fn values_out_of_their_bounds_are_refused_both_ways() {
 
     let paused = |by: usize, reason: usize| {
         let mut meta = sample::meta(1024, Token(1));
-        meta.pause = Some(Pause { until_unix_ms: 1, by: "x".repeat(by), reason: "x".repeat(reason) });
+        meta.pause = Some(Box::new(Pause { until_unix_ms: 1, by: "x".repeat(by), reason: "x".repeat(reason) }));
         Content::Meta(meta)
     };
     refuse(&paused(257, 0), "a text of the pause has 257 bytes, it takes at most 256");
@@ -317,7 +317,7 @@ fn golden_bytes() {
     ];
     let open = Meta { inventory: Inventory { executors: 1, shards: vec![1], retirees: 4 }, ..meta };
     let sealed = Seal::Sealed { unix_ms: 1_700_000_000_000, by: "me".to_owned(), note: "there".to_owned() };
-    let pause = Pause { until_unix_ms: 1_700_000_000_000, by: "me".to_owned(), reason: "a game".to_owned() };
+    let pause = Box::new(Pause { until_unix_ms: 1_700_000_000_000, by: "me".to_owned(), reason: "a game".to_owned() });
     let golden = [
         (
             Content::Meta(open.clone()),

@@ -94,9 +94,9 @@ impl Engine {
             return vec![commit];
         }
         match (executor.standing, self.contacts.get(&slot)) {
-            (Standing::Gone, _) => return vec![sentences::gone(id)],
-            (Standing::Superseded, _) => return vec![sentences::superseded(id)],
-            (Standing::Present, Some(contact)) if contact.lease_is_over => return vec![sentences::lease_is_over(id)],
+            (Standing::Gone, _) => vec![sentences::gone(id)],
+            (Standing::Superseded, _) => vec![sentences::superseded(id)],
+            (Standing::Present, Some(contact)) if contact.lease_is_over => vec![sentences::lease_is_over(id)],
             (Standing::Present, contact) => {
                 let mut waits: Vec<String> = contact.and_then(|contact| self.silence(now, id, contact)).into_iter().collect();
                 let start_by = contact.and_then(|contact| contact.unadmitted.get(&shard));

@@ -16,7 +16,7 @@ impl Engine {
         let pause = Pause::new(self.wall.unix_ms(now.after(length)), by, reason);
         let until = pause.until_unix_ms;
         draft.outbox.notices.push(Notice::Paused { pause: pause.clone(), found: false });
-        draft.change_meta(|meta| meta.pause = Some(pause));
+        draft.change_meta(|meta| meta.pause = Some(Box::new(pause)));
         Drafted::Due(Due::Paused(until))
     }
 
@@ -54,5 +54,5 @@ pub(super) fn take_over(meta: &mut Meta, unix_ms: u64) -> Option<Notice> {
     let pause = meta.pause.as_mut()?;
     let longest = u64::try_from(PAUSE_LENGTHS.end().as_millis()).unwrap_or(u64::MAX);
     pause.until_unix_ms = pause.until_unix_ms.min(unix_ms.saturating_add(longest));
-    Some(Notice::Paused { pause: pause.clone(), found: true })
+    Some(Notice::Paused { pause: Pause::clone(pause), found: true })
 }

@@ -72,7 +72,7 @@ pub fn encode_meta(meta: &Meta) -> Result<Vec<u8>, Refused> {
         columns.column(&vec![kind])?;
         columns.column(&vec![number])?;
         columns.texts(texts.into_iter())?;
-        let Some(Pause { until_unix_ms, by, reason }) = pause else { return Ok(()) };
+        let Some(Pause { until_unix_ms, by, reason }) = pause.as_deref() else { return Ok(()) };
         columns.column(&vec![*until_unix_ms])?;
         columns.texts([by.as_str(), reason.as_str()].into_iter())
     })
@@ -90,7 +90,7 @@ pub fn decode_meta(record: &[u8]) -> Result<Meta, Refused> {
         let [term, attempt, lease_ttl_ms, retirees] = columns.array("numbers")?;
         let shards = columns.any("shard_pages")?;
         let seal = if version == 1 { Seal::Open } else { decode_seal(version, columns)? };
-        let pause = if version < 3 { None } else { Some(decode_pause(columns)?) };
+        let pause = if version < 3 { None } else { Some(Box::new(decode_pause(columns)?)) };
         let meta = Meta {
             cluster_id: ClusterId(Uuid::from_bytes(cluster_id)),
             number_of_shards,
@@ -136,7 +136,7 @@ fn decode_seal(version: u16, columns: &mut Reader<'_>) -> Result<Seal, String> {
 
 fn check_meta(meta: &Meta) -> Result<(), String> {
     let Meta { number_of_shards, term, lease_ttl_ms, inventory, seal, pause, .. } = meta;
-    if let Some(Pause { by, reason, .. }) = pause
+    if let Some(Pause { by, reason, .. }) = pause.as_deref()
         && let Some(text) = [by, reason].into_iter().find(|text| text.len() > MAX_PAUSE_TEXT_LEN)
     {
         return Err(format!("a text of the pause has {} bytes, it takes at most {MAX_PAUSE_TEXT_LEN}", text.len()));

@@ -121,7 +121,7 @@ fn golden_document() {
 #[test]
 fn a_pause_moves_along() {
     let mut state = state(64);
-    state.meta.pause = Some(Pause::new(1_700_000_000_000, "me@host", "a game is on"));
+    state.meta.pause = Some(Box::new(Pause::new(1_700_000_000_000, "me@host", "a game is on")));
     let document = Document::new(Content::of(&state, taken()));
     let text = String::from_utf8(bytes(&document)).unwrap();
     assert!(

@@ -55,7 +55,7 @@ fn p2_a_pause_is_answered_only_out_of_its_commit() {
     let commands = rig.turn();
     let [Command::Commit { changes, .. }] = &commands[..] else { panic!("{commands:?}") };
     let expected = Pause { until_unix_ms: TERM + 500 + HOUR_MS, by, reason };
-    assert_eq!(changes.meta.pause.as_ref(), Some(&expected));
+    assert_eq!(changes.meta.pause.as_deref(), Some(&expected));
     assert!(changes.shards.is_empty() && changes.executors.is_empty());
     let commands = rig.commit();
     let [Command::Publish(_), Command::Reply(_, reply), Command::Notice(notice)] = &commands[..] else { panic!("{commands:?}") };
@@ -170,7 +170,7 @@ fn a_pause_survives_a_change_of_leader() {
     let mut next = successor(&rig, settings(), TERM + 60_000);
     assert_eq!(kinds(&next.turn()), ["commit"]);
     let commands = next.commit();
-    let pause = rig.state().meta.pause.clone().expect("paused");
+    let pause = rig.state().meta.pause.as_deref().cloned().expect("paused");
     assert_eq!(notices(&commands), [Notice::Paused { pause, found: true }]);
     assert_eq!(until(&next), Some(end));
     next.step(Event::PortOpened);
