@@ -1,4 +1,4 @@
-.PHONY: verify fix test sim bench check-deploy
+.PHONY: verify fix test sim model bench check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -12,6 +12,10 @@ test:
 SEEDS = 10000
 sim:
 	SIM_SEEDS=$(SEEDS) cargo test --locked --test sim promises -- --nocapture
+
+# Every run of the lease protocol within bounds, the large ones too: some minutes; see docs/testing.md.
+model:
+	MODEL_DEEP=1 cargo test --locked --test model promises -- --nocapture
 
 # What we ship for running it, against Kubernetes' schemas, promtool, docker-compose and systemd.
 check-deploy:

@@ -106,8 +106,8 @@ struct Entry {
     failures: u32,
 }
 
-/// See the module.
-#[derive(Debug)]
+/// See the module. As with the manager's engine, what looks the same in `Debug` acts the same.
+#[derive(Clone, Debug)]
 pub struct Ledger {
     id: ExecutorId,
     incarnation: Incarnation,

@@ -22,7 +22,7 @@ pub struct Draft<'a> {
 }
 
 /// What waits for a draft to be durable.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Outbox {
     /// Calls that are answered then, and how.
     pub due: Vec<(RequestId, Due)>,

@@ -3,6 +3,7 @@
 //! Twelve bytes a shard, of which a cluster may have millions. Nothing of it is stored: a new leader begins with none.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use crate::assignment::command::Cause;
@@ -19,6 +20,7 @@ const SOMEBODY: u32 = u32::MAX - 1;
 const NEVER: u32 = u32::MAX;
 
 /// See the module.
+#[derive(Clone)]
 pub struct History {
     began: BootInstant,
     entries: Vec<Entry>,
@@ -63,6 +65,13 @@ pub enum Previous<'a> {
     Somebody,
     /// This one.
     Known(&'a ExecutorId),
+}
+
+/// Nothing of what it holds: nothing is decided by it, so it does not tell one engine from another.
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").finish_non_exhaustive()
+    }
 }
 
 impl History {

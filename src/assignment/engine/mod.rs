@@ -56,7 +56,9 @@ use history::History;
 use unserved::Unserved;
 use wall::Wall;
 
-/// One leadership's mind. See the module's picture.
+/// One leadership's mind. See the module's picture. Everything by which it decides shows in `Debug`: what looks the same acts the
+/// same, by which `tests/model/` tells engines apart.
+#[derive(Clone, Debug)]
 pub struct Engine {
     settings: Settings,
     takeover: Takeover,
@@ -136,13 +138,14 @@ enum Phase {
 }
 
 /// The commit in flight.
+#[derive(Clone, Debug)]
 struct InFlight {
     next: State,
     outbox: Outbox,
 }
 
 /// A call that waits for a draft.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Waiting {
     Register(RequestId, Registration),
     Deregister(RequestId, Departure),

@@ -6,6 +6,7 @@ use crate::assignment::command::Cause;
 use crate::types::ShardId;
 
 /// For each shard, why nobody is known to serve it; `None` where somebody is.
+#[derive(Clone, Debug)]
 pub struct Unserved {
     causes: Vec<Option<Cause>>,
     counts: BTreeMap<Cause, u32>,
