@@ -28,7 +28,9 @@ fn stderr(output: &Output) -> &str {
 fn help_is_no_failure_and_wrong_usage_is_two() {
     let help = output(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    for command in ["serve", "config", "status", "table", "executors", "drain", "cordon", "uncordon", "executor", "journal"] {
+    for command in
+        ["serve", "config", "status", "table", "executors", "drain", "cordon", "uncordon", "executor", "conformance", "journal"]
+    {
         assert!(stdout(&help).contains(&format!("\n  {command} ")), "{command} is not in {}", stdout(&help));
     }
     let wrong: &[&[&str]] = &[
@@ -36,6 +38,8 @@ fn help_is_no_failure_and_wrong_usage_is_two() {
         &["no-such-command"],
         &["table", "--no-such-flag"],
         &["drain"],
+        &["conformance", "--lease", "900ms"],
+        &["conformance", "--executor", "nowhere at all"],
         &["drain", "no executor id"],
         &["drain", "a", "--timeout", "5s"],
         &["drain", "a", "--wait", "--timeout", "soon"],

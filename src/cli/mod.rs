@@ -2,10 +2,11 @@
 //!
 //! Results go to standard output, as a table for people or, with `--json`, as JSON for programs; everything else goes to standard
 //! error. Exit codes: 0 done, 1 not done (no manager answers, it refuses, a check found something), 2 usage or configuration; those of
-//! `serve` stand in `docs/operations.md`, those of `export` and `import` in `docs/moving.md`.
+//! `serve` stand in `docs/operations.md`, those of `export` and `import` in `docs/moving.md`, those of `conformance` in its help.
 
 mod asker;
 mod config;
+mod conformance;
 mod drain;
 pub mod executor;
 mod executors;
@@ -73,6 +74,8 @@ enum Command {
     Import(import::Arguments),
     /// Run an executor that owns shards and does nothing with them
     Executor(executor::Arguments),
+    /// Play a manager against an executor, and say which rules for executors it breaks
+    Conformance(conformance::Arguments),
     /// Look into the journals that executors write
     #[command(subcommand)]
     Journal(Journal),
@@ -127,6 +130,9 @@ enum Error {
     /// The process cannot be set up.
     #[error("cannot {what}")]
     Process { what: &'static str, source: std::io::Error },
+    /// The port is taken, or not ours to open.
+    #[error("cannot listen on {listen}")]
+    Listen { listen: std::net::SocketAddr, source: std::io::Error },
     /// What was waited for did not happen in time.
     #[error("{0}")]
     TimedOut(String),
@@ -162,6 +168,7 @@ pub async fn run(arguments: Arguments) -> ExitCode {
             logging::start(LogFormat::Text, &std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()));
             Ok(executor::run(arguments).await)
         }
+        Command::Conformance(arguments) => conformance::run(arguments).await,
         Command::Journal(Journal::Check(arguments)) => Ok(journal::run(&arguments)),
     };
     result.unwrap_or_else(|error| {

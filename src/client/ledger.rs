@@ -517,6 +517,8 @@ impl Ledger {
 
     fn want(&mut self, shard: ShardId, epoch: Option<Epoch>) {
         let entry = self.entries.entry(shard).or_default();
+        // Below what it holds, the manager's record is behind: the claim raises it (L11).
+        let epoch = epoch.max(entry.run.held().filter(|_| epoch.is_some()));
         if entry.wanted != epoch {
             entry.wanted = epoch;
             entry.failures = 0;

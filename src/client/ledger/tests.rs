@@ -319,6 +319,20 @@ fn a_higher_epoch_of_a_held_shard_starts_only_after_the_old_one_ended() {
 }
 
 #[test]
+fn a_lower_epoch_of_a_held_shard_stops_nothing_and_the_claim_says_so() {
+    let mut ledger = member();
+    ledger.push(at(10), &push(v(6, 1), set(&[(1, 5), (2, 9)]))).unwrap();
+    assert_eq!((ledger.take_actions(), ledger.mark()), (vec![], v(6, 1)));
+    assert_eq!(*ledger.held(), set(&[(1, 9), (2, 9)]));
+    // Nor while it stops for another reason.
+    ledger.push(at(11), &push(v(6, 2), set(&[(2, 9)]))).unwrap();
+    assert_eq!(ledger.take_actions(), [stop(1, 9)]);
+    ledger.push(at(12), &push(v(6, 3), set(&[(1, 5), (2, 9)]))).unwrap();
+    ended(&mut ledger, 13, 1, 9);
+    assert_eq!(ledger.take_actions(), [start(1, 9)]);
+}
+
+#[test]
 fn an_answer_without_a_set_means_the_claim_as_it_was_sent() {
     let mut ledger = member();
     let attempt = ledger.compose(at(1000)).unwrap();
