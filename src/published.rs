@@ -13,6 +13,10 @@ use crate::assignment::state::State;
 use crate::rpc;
 use crate::types::{ClusterId, Revision, ShardId, Slot, Version};
 
+pub use reading::Reading;
+
+mod reading;
+
 /// Where the coordinator puts each durable state, and readers find the newest.
 pub struct Published {
     current: watch::Sender<Option<Arc<Edition>>>,
@@ -73,6 +77,12 @@ impl Edition {
     /// The encoded [`rpc::RoutingTable`] of this state.
     pub fn table(&self) -> Bytes {
         self.table.get_or_init(|| table_of(&self.snapshot).encode_to_vec().into()).clone()
+    }
+
+    /// **L10.** What a reader has seen of this cluster that lies above this edition: the leader has to catch up before it answers.
+    pub fn is_behind(&self, known: Option<(ClusterId, Version)>) -> Option<Version> {
+        let Snapshot { version, state } = &self.snapshot;
+        known.filter(|(cluster_id, seen)| *cluster_id == state.meta.cluster_id && seen > version).map(|(_, seen)| seen)
     }
 
     /// The encoded [`rpc::RoutingTableDelta`] from the state that was published at `from` to this one; empty where that is this one.

@@ -71,13 +71,9 @@ async fn newest(leading: &Leading, known: Option<(ClusterId, Version)>) -> Resul
         return Err(status::stopping());
     }
     let edition = leading.published.current().ok_or_else(status::not_ready)?;
-    match known {
-        Some((cluster, seen)) if cluster == edition.snapshot.state.meta.cluster_id && seen > edition.snapshot.version => {
-            leading.handle.call(Call::Heard(seen)).await?;
-            leading.published.current().ok_or_else(status::not_ready)
-        }
-        _ => Ok(edition),
-    }
+    let Some(seen) = edition.is_behind(known) else { return Ok(edition) };
+    leading.handle.call(Call::Heard(seen)).await?;
+    leading.published.current().ok_or_else(status::not_ready)
 }
 
 fn lease(answer: Result<Answer, Failure>) -> Result<Response<rpc::LeaseAnswer>, Status> {

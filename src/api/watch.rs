@@ -14,7 +14,7 @@ use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 
 use crate::api::nursery::OnDrop;
 use crate::api::{Leading, status};
-use crate::published::Edition;
+use crate::published::Reading;
 use crate::rpc::ready::Message;
 use crate::types::{ClusterId, Version};
 
@@ -41,7 +41,7 @@ impl Default for Times {
 pub fn begin(leading: &Leading, known: Option<(ClusterId, Version)>, times: Times) -> Changes {
     // One for what is told, and one that is kept for the last word.
     let (sender, changes) = mpsc::channel(2);
-    let watcher = Watcher { leading: leading.clone(), sender, has: known, times, last_bytes: 0 };
+    let watcher = Watcher { leading: leading.clone(), sender, reading: Reading::from(known), times, last_bytes: 0 };
     leading.nursery.spawn(watcher.run());
     ReceiverStream::new(changes)
 }
@@ -49,8 +49,7 @@ pub fn begin(leading: &Leading, known: Option<(ClusterId, Version)>, times: Time
 struct Watcher {
     leading: Leading,
     sender: mpsc::Sender<Result<Message, Status>>,
-    /// What it was told last, or came with.
-    has: Option<(ClusterId, Version)>,
+    reading: Reading,
     times: Times,
     last_bytes: usize,
 }
@@ -95,8 +94,8 @@ impl Watcher {
             loop {
                 let edition = editions.borrow_and_update().clone();
                 let is_due = Instant::now() >= due;
-                if let Some(edition) = edition.filter(|edition| is_due || self.lacks(edition)) {
-                    let message = self.step_to(&edition);
+                if let Some(edition) = edition.filter(|edition| is_due || self.reading.lacks(edition)) {
+                    let message = self.reading.step_to(&edition);
                     self.last_bytes = prost::Message::encoded_len(&message);
                     room.send(Ok(message));
                     break;
@@ -112,24 +111,7 @@ impl Watcher {
             due = Instant::now() + self.times.beat;
         }
     }
-
-    fn lacks(&self, edition: &Edition) -> bool {
-        self.has.is_none_or(|(_, version)| version != edition.snapshot.version)
-    }
-
-    fn step_to(&mut self, edition: &Edition) -> Message {
-        let delta = self.has.and_then(|(cluster_id, version)| edition.delta(cluster_id, version));
-        self.has = Some((edition.snapshot.state.meta.cluster_id, edition.snapshot.version));
-        match delta {
-            Some(delta) => Message::within(DELTA, delta),
-            None => Message::within(FULL, edition.table()),
-        }
-    }
 }
-
-/// The fields of `WatchRoutingTableResponse`.
-const FULL: u32 = 1;
-const DELTA: u32 = 2;
 
 #[cfg(test)]
 mod tests;

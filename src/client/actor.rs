@@ -12,8 +12,9 @@ use super::control::Control;
 use super::error::Error;
 use super::host::{ShardGrant, ShardHost};
 use super::ledger::{Action, Attempt, End, Ignored, Kind, Ledger, Verdict};
-use super::lookout::{self, Failure, Lease, Lookout};
+use super::lookout::{self, Lease, Lookout};
 use super::managers::Managers;
+use super::meaning::{Failure, Meaning};
 use super::observer::{Happening, SessionEvent, SessionObserver};
 use super::pace::Pace;
 use super::server::Delivery;
@@ -21,7 +22,7 @@ use super::tally::{Mishaps, Tally};
 use super::wire;
 use super::workers::{Ended, Workers};
 use crate::clock;
-use crate::rpc::{ApplyAssignmentResponse, LeaseAnswer, reason, reason_of};
+use crate::rpc::{ApplyAssignmentResponse, LeaseAnswer, reason_of};
 use crate::types::{BootInstant, ExecutorId, Incarnation, MAX_NUMBER};
 
 /// How long the session tries to deregister before it ends without.
@@ -324,28 +325,15 @@ impl<H: ShardHost> Actor<H> {
     }
 
     fn take_in_refusal(&mut self, now: BootInstant, attempt: &Attempt, status: &Status) -> Result<(), Error> {
-        let reason = reason_of(status);
-        let verdict = match (reason.as_deref(), attempt.kind) {
-            (
-                Some(reason::SUPERSEDED | reason::UNKNOWN_EXECUTOR | reason::WRONG_CLUSTER | reason::INVALID_ARGUMENT),
-                Kind::Register | Kind::Deregister,
-            ) if self.ledger.is_ending() => {
+        let verdict = match Meaning::of(reason_of(status).as_deref(), attempt.kind, self.ledger.is_ending()) {
+            Meaning::Verdict(verdict) => verdict,
+            Meaning::Gone => {
                 self.ledger.deregistered();
                 return Ok(());
             }
-            (Some(reason::SUPERSEDED), _) => Verdict::Superseded,
-            (Some(reason::UNKNOWN_EXECUTOR), _) => Verdict::UnknownExecutor,
-            (Some(reason::WRONG_CLUSTER), Kind::Renew) => Verdict::WrongCluster,
-            (Some(reason::INVALID_ARGUMENT), Kind::Register) => {
-                return Err(Error::Rejected { message: status.message().to_owned() });
-            }
-            _ => {
+            Meaning::Rejected => return Err(Error::Rejected { message: status.message().to_owned() }),
+            Meaning::Failed(failure) => {
                 self.ledger.unanswered(now, attempt, may_have_arrived(status));
-                let failure = match reason.as_deref() {
-                    Some(reason::LEASE_ENDING | reason::STORE_UNAVAILABLE) => Failure::Later,
-                    Some(_) => Failure::Elsewhere,
-                    None => Failure::Unanswered,
-                };
                 self.failed(now, attempt, failure, &format_args!("{:?}: {}", status.code(), status.message()));
                 return Ok(());
             }

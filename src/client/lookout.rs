@@ -5,6 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::meaning::Failure;
 use crate::types::{BootInstant, ExecutorId};
 
 /// How often it is said that nothing has changed.
@@ -20,17 +21,6 @@ pub struct Lookout {
 struct Away {
     since: BootInstant,
     told: Option<BootInstant>,
-}
-
-/// How a call failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Nobody said anything.
-    Unanswered,
-    /// A manager that cannot serve now, or serves nobody.
-    Elsewhere,
-    /// The leader, which may do it later.
-    Later,
 }
 
 /// How much of its lease an executor has left.

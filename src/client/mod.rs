@@ -18,7 +18,8 @@ pub use table::{Owner, Route, Table};
 pub use crate::types::MAX_WEIGHT;
 
 mod actor;
-mod cache;
+#[doc(hidden)]
+pub mod cache;
 mod call;
 mod control;
 mod error;
@@ -28,6 +29,8 @@ mod host;
 pub mod ledger;
 mod lookout;
 mod managers;
+#[doc(hidden)]
+pub mod meaning;
 mod observer;
 #[doc(hidden)]
 pub mod pace;

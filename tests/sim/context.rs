@@ -5,16 +5,21 @@ use std::time::Duration;
 
 use shard_manager::assignment::State;
 use shard_manager::assignment::command::{Answer, Assignment, Reply, Snapshot};
-use shard_manager::assignment::event::{Departure, Registration, Renewal};
+use shard_manager::assignment::event::{Claim, Departure, Registration, Renewal};
+use shard_manager::assignment::lease::margin;
 use shard_manager::assignment::record::{ShardState, Wish};
 use shard_manager::assignment::state::{Changes, Meta};
 use shard_manager::client::ledger::{Push, PushRefusal};
 use shard_manager::holdings::Holdings;
-use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Version};
+use shard_manager::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Version};
 
 use crate::guards::Guard;
-use crate::random::{Instant, MS, Random, SECOND};
+use crate::random::{Instant, MS, Random, SECOND, us};
+use crate::storage::Storage;
 use crate::store::{Refusal, Store};
+
+/// One process of an executor, as managers tell it from others.
+pub type Who = (ExecutorId, Incarnation);
 
 /// What happened, and how often.
 pub type Reached = BTreeMap<&'static str, u64>;
@@ -33,8 +38,11 @@ pub enum Node {
     Process(usize),
     /// Whoever listens there when the message arrives.
     Endpoint(String),
+    Reader(usize),
     Store,
-    Reader,
+    /// The executors'.
+    Storage,
+    Operator,
 }
 
 /// What executors ask.
@@ -89,7 +97,71 @@ pub enum Message {
     },
     Wish(ExecutorId, Wish),
     Probed(Slot, Incarnation, bool),
-    Table(Snapshot),
+    /// A reader that has this table, if any, wants what is newer.
+    Watch {
+        from: usize,
+        stream: u64,
+        known: Option<(ClusterId, Version)>,
+    },
+    /// What a watch says, in order; `None`: no more.
+    Told {
+        stream: u64,
+        place: u64,
+        what: Option<Vec<u8>>,
+    },
+    Write {
+        from: usize,
+        shard: ShardId,
+        epoch: Epoch,
+        writer: Who,
+    },
+    /// Whether the storage took it, else the epoch that it has seen.
+    Written {
+        shard: ShardId,
+        epoch: Epoch,
+        refused: Option<Epoch>,
+    },
+}
+
+/// Who waits for a reply.
+#[derive(Clone, Debug)]
+pub enum Waits {
+    Process(usize, u64),
+    Reader { from: usize, stream: u64, known: Option<(ClusterId, Version)> },
+    Nobody,
+}
+
+/// A call that a leader took in.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub waits: Waits,
+    pub who: Option<Who>,
+    /// What it showed (L11).
+    shown: Vec<(ShardId, Epoch)>,
+    /// The cluster that it comes from.
+    pub before: Option<ClusterId>,
+}
+
+impl Caller {
+    pub fn new(waits: Waits) -> Caller {
+        Caller { waits, who: None, shown: Vec::new(), before: None }
+    }
+
+    pub fn executor(process: usize, call: u64, body: &Call) -> Caller {
+        let caller = Caller::new(Waits::Process(process, call));
+        match body {
+            Call::Register(it) => {
+                let before = it.before.map(|(cluster_id, _)| cluster_id);
+                Caller { who: Some((it.id.clone(), it.incarnation)), before, ..caller }
+            }
+            Call::Renew(it) => {
+                let held = if let Claim::Full(held) = &it.claim { Some(held.iter()) } else { None };
+                let shown = held.into_iter().flatten().chain(it.storage_epochs.iter()).collect();
+                Caller { who: Some((it.id.clone(), it.incarnation)), shown, ..caller }
+            }
+            Call::Deregister(_) => caller,
+        }
+    }
 }
 
 /// What every part works with.
@@ -98,19 +170,24 @@ pub struct Context {
     /// No more faults.
     pub calm: bool,
     pub guard: Option<Guard>,
+    /// The store is wiped and put back now and then.
+    pub store_is_lost: bool,
     pub random: Random,
     pub store: Store,
+    pub storage: Storage,
     pub shards: u32,
     /// The store's limit of pages for one commit.
     pub pages: usize,
     /// A replica that has to go down at once.
     pub crash: Option<usize>,
     /// What is sent in this step.
-    pub out: Vec<(Node, Message)>,
-    /// Who cannot reach whom, either way.
+    pub out: Vec<(Node, Node, Message)>,
+    /// Who cannot reach whom.
     pub cuts: BTreeSet<(Node, Node)>,
     /// The newest start of each shard.
-    starts: BTreeMap<ShardId, (Epoch, ExecutorId, Incarnation)>,
+    starts: BTreeMap<ShardId, (Epoch, Who)>,
+    /// Until then executors may work under leases that were given over what the store has lost: only epochs protect (P3).
+    pub lost_leases_end: Instant,
     /// What happened how often, to see that storms are rough enough.
     pub reached: Reached,
     pub failure: Option<String>,
@@ -124,14 +201,17 @@ impl Context {
             time: 0,
             calm: false,
             guard,
+            store_is_lost: false,
             random,
             store: Store::default(),
+            storage: Storage::default(),
             shards,
             pages,
             crash: None,
             out: Vec::new(),
             cuts: BTreeSet::new(),
             starts: BTreeMap::new(),
+            lost_leases_end: 0,
             reached: Reached::new(),
             failure: None,
             tracing,
@@ -139,8 +219,8 @@ impl Context {
         }
     }
 
-    pub fn send(&mut self, to: Node, message: Message) {
-        self.out.push((to, message));
+    pub fn send(&mut self, from: Node, to: Node, message: Message) {
+        self.out.push((from, to, message));
     }
 
     /// For the trace; costs nothing where there is none.
@@ -164,43 +244,58 @@ impl Context {
         }
     }
 
-    fn take(&mut self, result: Result<(), String>) {
+    pub fn take(&mut self, result: Result<(), String>) {
         if let Err(what) = result {
             self.expect(false, || what);
         }
     }
 
     pub fn reaches_store(&self, replica: usize) -> bool {
-        !self.cuts.contains(&(Node::Replica(replica), Node::Store))
+        let replica = Node::Replica(replica);
+        !self.cuts.contains(&(replica.clone(), Node::Store)) && !self.cuts.contains(&(Node::Store, replica))
+    }
+
+    /// Whether no two processes ever have one epoch of a shard, and no two states one version: always, unless the store lost what it had
+    /// while clocks were wrong. Until somebody shows a higher term or epoch, they may then be drawn again.
+    pub fn versions_tell_apart(&self) -> bool {
+        self.store.restores == 0 || self.store.clocks_are_right
+    }
+
+    /// Somebody was, or may just have been, given a lease over what the store has lost.
+    pub fn leased_over_lost(&mut self) {
+        let drifted = us(LEASE + margin(LEASE));
+        self.lost_leases_end = self.lost_leases_end.max(self.time + drifted);
     }
 
     /// **P2.** What readers see is what the store has.
     pub fn published(&mut self, snapshot: &Snapshot) {
-        let durable = self.store.durable(snapshot.version).map(|state| *state == snapshot.state);
-        let told =
-            durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: {} is not what is stored", snapshot.version)) });
+        let told = self.store.bears_out(snapshot.version, "a table", |state| *state == *snapshot.state);
         self.take(told);
     }
 
     /// **P2.** What executors are told is what the store has.
     pub fn commanded(&mut self, assignment: &Assignment) {
         let Assignment { slot, version, holdings, .. } = assignment;
-        let durable = self.store.durable(*version).map(|state| held(state, *slot) == **holdings);
-        let told =
-            durable.and_then(|same| if same { Ok(()) } else { Err(format!("P2: a command of {version} is not what is stored")) });
+        let told = self.store.bears_out(*version, "a command", |state| held(state, *slot) == **holdings);
         self.take(told);
     }
 
-    /// **P2.** What is answered is what the store has.
-    pub fn answered(&mut self, caller: Option<&(ExecutorId, Incarnation)>, reply: &Reply) {
-        let told = match reply {
-            Ok(Answer::Lease(lease)) => self.store.durable(lease.version).and_then(|state| {
-                let (id, incarnation) = caller.ok_or("a lease for nobody")?;
-                let (slot, _) = state.incarnation(id, *incarnation).ok_or("P2: a lease for who is not stored")?;
-                let same = lease.assignment.as_ref().is_none_or(|assignment| *assignment == held(state, slot));
-                if same { Ok(()) } else { Err(format!("P2: an answer of {} is not what is stored", lease.version)) }
-            }),
-            Ok(Answer::Current(version)) => self.store.durable(*version).map(|_| ()),
+    /// **P2.** What is answered is what the store has. **L11.** What was shown was taken in before that.
+    pub fn answered(&mut self, caller: &Caller, reply: &Reply) {
+        let told = match (reply, &caller.who) {
+            (Ok(Answer::Lease(_)), None) => Err("P2: a lease for nobody".to_owned()),
+            (Ok(Answer::Lease(lease)), Some((id, incarnation))) => {
+                let is_so = |state: &State| {
+                    let slot = state.incarnation(id, *incarnation).map(|(slot, _)| slot);
+                    slot.is_some_and(|slot| lease.assignment.as_ref().is_none_or(|told| *told == held(state, slot)))
+                };
+                let has = |state: &State| caller.shown.iter().all(|(shard, epoch)| *epoch <= state.shard(*shard).epoch);
+                let is_recorded = self.store.durable(lease.version).any(|state| has(state));
+                let told = self.store.bears_out(lease.version, "an answer", is_so);
+                let shown = &caller.shown;
+                told.and_then(|()| if is_recorded { Ok(()) } else { Err(format!("L11: {id} showed {shown:?} and was answered")) })
+            }
+            (Ok(Answer::Current(version)), _) => self.store.bears_out(*version, "an answer", |_| true),
             _ => Ok(()),
         };
         self.take(told);
@@ -212,13 +307,24 @@ impl Context {
         self.take(result);
     }
 
-    /// **P4.** Work only ever starts at a higher epoch than before, or again under the same process.
-    pub fn started(&mut self, shard: ShardId, epoch: Epoch, (id, incarnation): (&ExecutorId, Incarnation)) {
-        let before = self.starts.insert(shard, (epoch, id.clone(), incarnation));
-        let grew = before
-            .as_ref()
-            .is_none_or(|before| epoch > before.0 || epoch == before.0 && (id, incarnation) == (&before.1, before.2));
-        self.expect(grew, || format!("P4: {id} starts shard {shard} at {epoch} after {before:?}"));
+    /// **P4.** Work only ever starts at a higher epoch than before, or again under the same process. Over a store that lost what it had
+    /// the storage's epochs stand for that, and those of grants.
+    pub fn started(&mut self, shard: ShardId, epoch: Epoch, who: &Who) {
+        let before = self.starts.insert(shard, (epoch, who.clone()));
+        let grew = before.as_ref().is_none_or(|before| epoch > before.0 || epoch == before.0 && *who == before.1);
+        self.expect(grew || self.store.restores > 0, || format!("P4: {who:?} starts shard {shard} at {epoch} after {before:?}"));
+    }
+
+    /// A write arrives at the executors' storage.
+    pub fn write(&mut self, shard: ShardId, epoch: Epoch, writer: Who) -> Option<Epoch> {
+        let apart = self.versions_tell_apart();
+        match self.storage.write(self.guard, shard, epoch, writer, apart) {
+            Ok(refused) => refused,
+            Err(what) => {
+                self.expect(false, || what);
+                None
+            }
+        }
     }
 }
 

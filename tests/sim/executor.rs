@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shard_manager::assignment::command::{Answer as Answered, Refusal, Reply};
+use shard_manager::assignment::command::{Answer as Answered, Reply};
 use shard_manager::assignment::event::{Claim, Departure, Registration, Renewal};
 use shard_manager::client::ledger::{Action, Answer, Attempt, Ignored, Kind, Ledger, Push, PushRefusal, Verdict};
+use shard_manager::client::meaning::{Failure, Meaning};
 use shard_manager::client::pace::Pace;
 use shard_manager::holdings::Holdings;
+use shard_manager::rpc::reason_of;
 use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, ShardId, Version};
 
-use crate::context::{Call, Context, Message, Node};
+use crate::context::{Call, Context, Message, Node, Who};
 use crate::guards::Guard;
 use crate::random::{Clock, Instant, MS, span};
 
@@ -24,6 +26,12 @@ pub struct Worker {
     deadline: Option<BootInstant>,
     /// When it will have stopped.
     stopped: Option<BootInstant>,
+    /// Whom its writes are from.
+    who: Who,
+    /// When it writes next.
+    writes: BootInstant,
+    /// Whether the storage takes what it writes.
+    pub is_taken: bool,
 }
 
 pub struct Process {
@@ -32,6 +40,8 @@ pub struct Process {
     pub endpoint: String,
     pub clock: Clock,
     pub paused_until: Instant,
+    /// It was stopped in the middle of whatever it did.
+    pub wakes_up: bool,
     pub alive: bool,
     pub inbox: Vec<Message>,
     pub ledger: Ledger,
@@ -58,6 +68,7 @@ impl Process {
             at,
             endpoint,
             paused_until: 0,
+            wakes_up: false,
             alive: true,
             inbox: Vec::new(),
             ledger: Ledger::new(id.clone(), incarnation),
@@ -98,15 +109,25 @@ impl Process {
         live || self.paused_until == 0 && worker.deadline.or(self.lease).is_some_and(|deadline| now > deadline.after(span(MS)))
     }
 
+    /// Whether this very incarnation works on a shard at an epoch.
+    pub fn has(&self, shard: ShardId, epoch: Epoch, (id, incarnation): (&ExecutorId, Incarnation)) -> bool {
+        let works = self.workers.get(&shard).is_some_and(|worker| worker.epoch == epoch);
+        works && self.id == *id && self.ledger.incarnation() == incarnation
+    }
+
     /// Takes in what arrived, does what is due; when it wants to run next.
     pub fn run(&mut self, context: &mut Context) -> Instant {
         let now = self.clock.read(context.time);
+        if std::mem::take(&mut self.wakes_up) && context.random.per_mille(500) {
+            self.write(now, context);
+        }
         self.ledger.look(now);
         self.carry_out(now, context);
         for message in std::mem::take(&mut self.inbox) {
             match message {
                 Message::Answer { call, reply } => self.take_in_answer(now, call, reply, context),
                 Message::Push { from, number, push } => self.take_in_push(now, from, number, push, context),
+                Message::Written { shard, epoch, refused } => self.take_in_written(shard, epoch, refused, context),
                 _ => {}
             }
             self.carry_out(now, context);
@@ -127,6 +148,7 @@ impl Process {
         if self.waiting.is_some_and(|(_, _, until)| self.ledger.is_settled() || until <= now) {
             self.answer_push(context);
         }
+        self.write(now, context);
         self.begin_call(now, context);
         if self.ledger.end().is_some() {
             context.log(|| format!("{} ended: {:?}", self.name(), self.ledger.end()));
@@ -155,7 +177,8 @@ impl Process {
             None => self.ledger.may_call().then(|| self.pace.due()),
         };
         let workers = self.workers.values().filter_map(|worker| worker.stopped).min();
-        let own = [self.ledger.next_look(), call, workers, self.waiting.map(|it| it.2), self.farewell];
+        let writes = self.workers.values().map(|worker| worker.writes).min();
+        let own = [self.ledger.next_look(), call, workers, writes, self.waiting.map(|it| it.2), self.farewell];
         let next = own.into_iter().flatten().min().map_or(Instant::MAX, |at| self.clock.when(at.max(now)));
         next.max(1)
     }
@@ -204,7 +227,8 @@ impl Process {
             }
         };
         self.calls += 1;
-        context.send(Node::Replica(self.manager), Message::Call { from: self.at, call: self.calls, body });
+        let call = Message::Call { from: self.at, call: self.calls, body };
+        context.send(Node::Process(self.at), Node::Replica(self.manager), call);
         self.call = Some((self.calls, attempt, now.after(self.pace.attempt_timeout())));
     }
 
@@ -227,14 +251,21 @@ impl Process {
                     answer.version = answer.version.max(self.ledger.mark());
                 }
                 let (mark, told) = (self.ledger.mark(), lease.version);
+                // Marks of different clusters do not compare.
+                let is_own = self.ledger.cluster_id() == Some(lease.cluster_id);
                 match self.ledger.answered(now, &attempt, answer) {
                     Ok(()) => {
-                        context.expect(told >= mark, || format!("L3: {} took an answer of {told} at {mark}", self.name()));
+                        context.expect(told >= mark || !is_own, || {
+                            format!("L3: {} took an answer of {told} at {mark}", self.name())
+                        });
                         self.failed_in_a_row = 0;
                         self.pace.succeeded(attempt.sent, lease.lease_ttl);
                     }
                     Err(Ignored::ClaimWanted) => self.pace.reset(now),
-                    Err(Ignored::Outdated | Ignored::Foreign { .. }) => {}
+                    Err(Ignored::Foreign { named }) => {
+                        context.expect(false, || format!("L12: cluster {named} answers the renewal of another one"));
+                    }
+                    Err(Ignored::Outdated) => {}
                     Err(ignored @ (Ignored::Stale { .. } | Ignored::Late)) => {
                         let stale = matches!(ignored, Ignored::Stale { .. });
                         context.reached(if stale { "a stale answer was ignored" } else { "a late answer was ignored" });
@@ -250,26 +281,22 @@ impl Process {
                 return self.failed(now, true, context);
             }
         };
-        let verdict = match (&refusal, attempt.kind) {
-            (Refusal::Superseded { .. } | Refusal::UnknownExecutor { .. } | Refusal::WrongCluster { .. }, kind)
-                if kind != Kind::Renew && self.ledger.is_ending() =>
-            {
-                return self.ledger.deregistered();
-            }
-            (Refusal::Superseded { .. }, _) => Verdict::Superseded,
-            (Refusal::UnknownExecutor { .. }, _) => Verdict::UnknownExecutor,
-            (Refusal::WrongCluster { .. }, Kind::Renew) => Verdict::WrongCluster,
-            _ => {
+        let what = refusal.to_string();
+        let reason = reason_of(&refusal.into());
+        let verdict = match Meaning::of(reason.as_deref(), attempt.kind, self.ledger.is_ending()) {
+            Meaning::Verdict(verdict) => verdict,
+            Meaning::Gone => return self.ledger.deregistered(),
+            Meaning::Rejected => return context.expect(false, || format!("{} is rejected: {what}", self.name())),
+            Meaning::Failed(failure) => {
                 self.ledger.unanswered(now, &attempt, true);
-                let elsewhere = !matches!(refusal, Refusal::LeaseEnding { .. } | Refusal::StoreUnavailable);
-                return self.failed(now, elsewhere, context);
+                return self.failed(now, failure != Failure::Later, context);
             }
         };
-        context.log(|| format!("{} is refused: {refusal}", self.name()));
-        context.reached(if verdict == Verdict::Superseded {
-            "a process was superseded"
-        } else {
-            "a process had to register anew"
+        context.log(|| format!("{} is refused: {what}", self.name()));
+        context.reached(match verdict {
+            Verdict::Superseded => "a process was superseded",
+            Verdict::UnknownExecutor => "a process had to register anew",
+            Verdict::WrongCluster => "a process found another cluster in the place of its own",
         });
         self.ledger.refused(now, &attempt, verdict, Incarnation(context.random.next() | 1));
         self.pace.reset(now);
@@ -289,11 +316,13 @@ impl Process {
 
     fn take_in_push(&mut self, now: BootInstant, from: usize, number: u64, mut push: Push, context: &mut Context) {
         let (mark, told) = (self.ledger.mark(), push.version);
+        let (cluster_id, own) = (push.cluster_id, self.ledger.cluster_id());
         if context.guard == Some(Guard::CommandsBelowTheMark) {
             push.version = push.version.max(mark);
         }
         match self.ledger.push(now, &push) {
             Ok(()) => {
+                context.expect(Some(cluster_id) == own, || format!("L12: {} took a command of {cluster_id}", self.name()));
                 context.expect(told >= mark, || format!("P5: {} took a command of {told} at {mark}", self.name()));
                 self.answer_push(context);
                 self.waiting = Some((from, number, now.after(span(800 * MS))));
@@ -303,9 +332,11 @@ impl Process {
                     PushRefusal::StaleTerm { .. } => "a stale command bounced",
                     PushRefusal::WrongIncarnation { .. } => "a command for another incarnation bounced",
                     PushRefusal::LeaseOver => "a command without a lease bounced",
+                    PushRefusal::WrongCluster { .. } => "a command of another cluster bounced",
                     _ => "anything else",
                 });
-                context.send(Node::Replica(from), Message::Pushed { number, answer: Err(refusal) });
+                let answer = Message::Pushed { number, answer: Err(refusal) };
+                context.send(Node::Process(self.at), Node::Replica(from), answer);
             }
         }
     }
@@ -313,7 +344,30 @@ impl Process {
     fn answer_push(&mut self, context: &mut Context) {
         if let Some((from, number, _)) = self.waiting.take() {
             let answer: (Version, Holdings) = (self.ledger.mark(), Holdings::clone(&self.ledger.held()));
-            context.send(Node::Replica(from), Message::Pushed { number, answer: Ok(answer) });
+            context.send(Node::Process(self.at), Node::Replica(from), Message::Pushed { number, answer: Ok(answer) });
+        }
+    }
+
+    /// What works on shards writes now and then.
+    fn write(&mut self, now: BootInstant, context: &mut Context) {
+        for (shard, worker) in self.workers.iter_mut().filter(|(_, worker)| worker.writes <= now) {
+            worker.writes = now.after(span(context.random.between(100 * MS, 600 * MS)));
+            let (epoch, writer) = (worker.epoch, worker.who.clone());
+            let write = Message::Write { from: self.at, shard: *shard, epoch, writer };
+            context.send(Node::Process(self.at), Node::Storage, write);
+        }
+    }
+
+    fn take_in_written(&mut self, shard: ShardId, epoch: Epoch, refused: Option<Epoch>, context: &mut Context) {
+        if let Some(worker) = self.workers.get_mut(&shard).filter(|worker| worker.epoch == epoch) {
+            worker.is_taken = refused.is_none();
+        }
+        let Some(seen) = refused else { return };
+        context.log(|| format!("the storage refuses {} shard {shard}@{epoch}: it has seen {seen}", self.name()));
+        let works = self.workers.contains_key(&shard);
+        context.reached(if works { "the storage refused a write" } else { "the storage refused what had been fenced" });
+        if context.guard != Some(Guard::StorageRefusals) {
+            self.ledger.storage_has_seen(shard, seen);
         }
     }
 
@@ -340,8 +394,10 @@ impl Process {
                     Action::Leased(until) => self.lease = Some(until),
                     Action::Start(shard, epoch) => {
                         context.log(|| format!("{} starts {shard}@{epoch}", self.name()));
-                        context.started(shard, epoch, (&self.id, self.ledger.incarnation()));
-                        let twice = self.workers.insert(shard, Worker { epoch, deadline: None, stopped: None });
+                        let who = (self.id.clone(), self.ledger.incarnation());
+                        context.started(shard, epoch, &who);
+                        let worker = Worker { epoch, deadline: None, stopped: None, who, writes: now, is_taken: false };
+                        let twice = self.workers.insert(shard, worker);
                         context.expect(twice.is_none(), || format!("{} runs {shard} twice", self.name()));
                     }
                     Action::Stop(shard, _) => {

@@ -1,12 +1,13 @@
 //! What goes wrong in a world, and how it ends.
 
 use shard_manager::assignment::record::Wish;
-use shard_manager::types::ExecutorId;
+use shard_manager::client::Route;
+use shard_manager::types::{ExecutorId, ShardId};
 
 use crate::context::{Message, Node};
 use crate::executor::Process;
 use crate::random::{MS, SECOND};
-use crate::world::World;
+use crate::world::{Runs, World};
 
 impl World {
     pub fn start(&mut self, id: ExecutorId, in_place: bool) {
@@ -21,7 +22,7 @@ impl World {
         let process = Process::new(at, id, endpoint, replicas, &mut self.context);
         self.context.log(|| format!("{} is started at {}", process.name(), process.endpoint));
         self.processes.push(process);
-        self.wake(true, at, self.context.time);
+        self.wake(Runs::Process(at), self.context.time);
     }
 
     fn living(&self) -> Vec<usize> {
@@ -38,22 +39,22 @@ impl World {
             1 => self.context.random.between(300 * MS, 3 * SECOND),
             _ => self.context.random.between(3 * SECOND, 8 * SECOND),
         };
-        match (self.context.random.below(17), process) {
+        match (self.context.random.below(if self.context.store_is_lost { 18 } else { 17 }), process) {
             (0, _) => {
                 self.context.log(|| format!("replica {replica} crashes for {} ms", span / MS));
                 self.replicas[replica].crash(time + span);
-                self.wakes.remove(&(false, replica));
-                self.wake(false, replica, time + span);
+                self.wakes.remove(&Runs::Replica(replica));
+                self.wake(Runs::Replica(replica), time + span);
             }
             (1, _) => {
                 self.context.log(|| format!("replica {replica} pauses for {} ms", span / MS));
                 self.replicas[replica].paused_until = time + span;
-                self.wake(false, replica, time + span);
+                self.wake(Runs::Replica(replica), time + span);
             }
             (2 | 3, Some(at)) => {
                 self.context.log(|| format!("process {at} pauses for {} ms", span / MS));
                 self.processes[at].paused_until = time + span;
-                self.wake(true, at, time + span);
+                self.wake(Runs::Process(at), time + span);
             }
             (4, Some(at)) => {
                 self.context.log(|| format!("process {at} crashes"));
@@ -72,7 +73,7 @@ impl World {
                 let id = self.processes[at].id.clone();
                 self.start(id, false);
             }
-            (9, Some(at)) => {
+            (9, Some(at)) if self.processes[at].paused_until == 0 => {
                 self.context.log(|| format!("process {at} leaves"));
                 self.processes[at].leave(&self.context);
                 self.run_process(at);
@@ -84,23 +85,20 @@ impl World {
                 self.wish(id, wish);
             }
             (11 | 12, _) => {
-                let to = match process.filter(|_| self.context.random.per_mille(600)) {
-                    Some(at) => Node::Process(at),
-                    None => Node::Store,
+                let reader = self.context.random.below(self.readers.len());
+                let to = match (self.context.random.below(10), process) {
+                    (0..=5, Some(at)) => vec![Node::Process(at), Node::Endpoint(self.processes[at].endpoint.clone())],
+                    (6, _) => vec![Node::Reader(reader)],
+                    _ => vec![Node::Store],
                 };
-                self.context.log(|| format!("replica {replica} and {to:?} are cut apart"));
-                let cut = (Node::Replica(replica), to.clone());
-                if let Node::Process(at) = to {
-                    let endpoint = Node::Endpoint(self.processes[at].endpoint.clone());
-                    self.context.cuts.insert((Node::Replica(replica), endpoint));
-                }
-                self.context.cuts.insert(cut);
+                self.cut(&Node::Replica(replica), &to);
             }
             (13, _) => self.context.cuts.clear(),
             (14 | 16, _) => {
                 self.context.log(|| format!("the store is out for {} ms", span / 4 / MS));
                 self.context.store.out_until = time + span / 4;
             }
+            (17, _) => self.lose_the_store(),
             (15, Some(at)) if self.processes[at].paused_until == 0 => {
                 self.processes[at].give_up(&mut self.context);
                 self.run_process(at);
@@ -109,16 +107,47 @@ impl World {
                 let healthy = self.context.random.per_mille(700);
                 let peers = self.replicas[replica].peers();
                 if let Some((slot, incarnation)) = self.context.random.pick(&peers) {
-                    self.context.send(Node::Replica(replica), Message::Probed(slot, incarnation, healthy));
+                    self.context.send(Node::Operator, Node::Replica(replica), Message::Probed(slot, incarnation, healthy));
                 }
             }
         }
     }
 
+    /// Both ways mostly; else one hears the other and is not heard.
+    fn cut(&mut self, replica: &Node, others: &[Node]) {
+        let ways = self.context.random.below(4);
+        let word = ["cannot reach", "does not hear from", "is cut off from", "is cut off from"][ways];
+        self.context.log(|| format!("{replica:?} {word} {others:?}"));
+        for other in others {
+            let (there, back) = ((replica.clone(), other.clone()), (other.clone(), replica.clone()));
+            self.context.cuts.extend((ways != 1).then_some(there).into_iter().chain((ways != 0).then_some(back)));
+        }
+        let deaf = ways == 1 && matches!(others, [Node::Process(_), ..]);
+        self.context.reached(if deaf { "only commands got through" } else { "a link was cut" });
+    }
+
+    /// Somebody empties the store, or puts a backup in its place; or a replica takes over that lags behind.
+    fn lose_the_store(&mut self) {
+        let backups = self.context.store.backups();
+        let to = self.context.random.pick(&backups).filter(|_| self.context.random.per_mille(600));
+        let leader_stays = self.context.random.per_mille(300);
+        self.context.log(|| match to {
+            Some(to) => format!("the store is put back to revision {}", to.0),
+            None => "the store is wiped".to_owned(),
+        });
+        self.context.reached(match (to, leader_stays) {
+            (None, _) => "the store was wiped",
+            (Some(_), false) => "the store was put back",
+            (Some(_), true) => "the store was put back under its leader",
+        });
+        self.context.store.restore(to, leader_stays);
+        self.context.leased_over_lost();
+    }
+
     fn wish(&mut self, id: ExecutorId, wish: Wish) {
         let open: Vec<usize> = (0..self.replicas.len()).filter(|at| self.replicas[*at].is_open()).collect();
         for at in open {
-            self.context.send(Node::Replica(at), Message::Wish(id.clone(), wish));
+            self.context.send(Node::Operator, Node::Replica(at), Message::Wish(id.clone(), wish));
         }
     }
 
@@ -127,38 +156,46 @@ impl World {
         self.context.calm = true;
         self.context.cuts.clear();
         self.context.store.out_until = 0;
+        // A leader under whom the store was put back finds that out by its next commit.
+        for id in self.ids.clone() {
+            self.wish(id, Wish::Cordon);
+        }
         let time = self.context.time;
         for at in 0..self.replicas.len() {
             let replica = &mut self.replicas[at];
             replica.down_until = replica.down_until.min(time);
             replica.paused_until = replica.paused_until.min(time);
-            self.wakes.remove(&(false, at));
-            self.wake(false, at, time);
+            self.wakes.remove(&Runs::Replica(at));
+            self.wake(Runs::Replica(at), time);
         }
         for at in self.living() {
             self.processes[at].paused_until = self.processes[at].paused_until.min(time);
-            self.wakes.remove(&(true, at));
-            self.wake(true, at, time);
+            self.wakes.remove(&Runs::Process(at));
+            self.wake(Runs::Process(at), time);
         }
     }
 
-    /// Every 50 ms: somebody reads a table; in the calm, operators take back what they wished, and dead processes are started again.
+    /// Every 50 ms: a reader calls somebody, or loses its connection; in the calm, operators take back what they wished, and dead processes are started again.
     pub fn look(&mut self) {
-        let replica = self.context.random.below(self.replicas.len());
-        if let Some(table) = self.replicas[replica].published().cloned() {
-            self.context.send(Node::Reader, Message::Table(table));
+        let reader = self.context.random.below(self.readers.len());
+        let shard = ShardId(self.context.random.between(0, u64::from(self.context.shards)) as u32);
+        let processes = &self.processes;
+        let works = |route: &Route| {
+            let owner = (&route.owner.id, route.owner.incarnation);
+            processes.iter().any(|process| process.alive && process.has(shard, route.epoch, owner))
+        };
+        self.readers[reader].call(shard, works, &mut self.context);
+        if !self.context.calm && self.context.random.per_mille(80) {
+            self.readers[reader].lose_connection(&mut self.context);
         }
+        self.run_reader(reader);
         if !self.context.calm {
             return;
         }
-        if let Some(snapshot) = self.context.store.current() {
-            for (_, record) in snapshot.state.executors().filter(|(_, record)| record.wish != Wish::None) {
-                self.wish(record.id.clone(), Wish::None);
-            }
-        }
+        self.ids.clone().into_iter().for_each(|id| self.wish(id, Wish::None));
         for at in 0..self.replicas.len() {
             for (slot, incarnation) in self.replicas[at].peers() {
-                self.context.send(Node::Replica(at), Message::Probed(slot, incarnation, true));
+                self.context.send(Node::Operator, Node::Replica(at), Message::Probed(slot, incarnation, true));
             }
         }
         for id in self.ids.clone() {

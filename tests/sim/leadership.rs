@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use shard_manager::assignment::command::{Answer, Assignment, Command, LeaseAnswer, Notice, Peer, Refusal, Snapshot};
+use shard_manager::assignment::command::{Answer, Assignment, Command, LeaseAnswer, Notice, Peer, Refusal, Reply, Snapshot};
 use shard_manager::assignment::event::{Event, RequestId, Settings, Takeover};
 use shard_manager::assignment::state::Changes;
 use shard_manager::assignment::{Engine, State};
 use shard_manager::client::ledger::{Push, PushRefusal};
-use shard_manager::types::{BootInstant, ClusterId, ExecutorId, Incarnation, Revision, Slot, Token};
+use shard_manager::types::{BootInstant, ClusterId, Revision, Slot, Token};
 
-use crate::context::{Call, Context, LEASE, Message, Node, TURN, held};
+use crate::cases;
+use crate::context::{Call, Caller, Context, LEASE, Message, Node, TURN, Waits, Who, held};
 use crate::guards::Guard;
+use crate::newcomers::Newcomers;
 use crate::random::{MS, span, us};
+use crate::replica::refuse;
 use crate::store::{LEADERSHIP, Refusal as StoreRefusal};
+use crate::window::Window;
 
 /// After that the answer of the store is not waited for any more.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(700);
@@ -34,20 +38,18 @@ pub struct Leadership {
     callers: BTreeMap<RequestId, Caller>,
     calls: u64,
     pub links: BTreeMap<Slot, Link>,
-    pub published: Option<Snapshot>,
+    window: Window,
+    newcomers: Newcomers,
+    /// How often the store had lost what it had when this leadership began.
+    restores: u32,
     /// For a guard: how far the engine's clock is ahead.
     ahead: Duration,
     /// **P10.** Without pauses: how long it ran so far, when it ran last, and when it last heard of whom.
     awake: Duration,
     ran: BootInstant,
-    heard: BTreeMap<(ExecutorId, Incarnation), Duration>,
+    heard: BTreeMap<Who, Duration>,
     opened: Duration,
     opened_at: BootInstant,
-}
-
-struct Caller {
-    process: Option<(usize, u64)>,
-    id: Option<(ExecutorId, Incarnation)>,
 }
 
 struct InFlight {
@@ -88,8 +90,12 @@ impl Leadership {
         let takeover = Takeover {
             token: Token(u128::from(number)),
             // Clocks on the wall may well be wrong.
-            unix_ms: context.random.between(1000, 1_000_000),
-            new_cluster: ClusterId(uuid::Uuid::from_u128(7)),
+            unix_ms: match context.store.clocks_are_right {
+                true if context.guard == Some(Guard::TermsFromTheClock) => 0,
+                true => 1_000_000 + context.time / MS,
+                false => context.random.between(1000, 1_000_000),
+            },
+            new_cluster: ClusterId(uuid::Uuid::from_u128(u128::from(context.random.next()))),
             number_of_shards: context.shards,
         };
         Leadership {
@@ -104,7 +110,9 @@ impl Leadership {
             callers: BTreeMap::new(),
             calls: 0,
             links: BTreeMap::new(),
-            published: None,
+            window: Window::default(),
+            newcomers: Newcomers::default(),
+            restores: context.store.restores,
             ahead: Duration::ZERO,
             awake: Duration::ZERO,
             ran: now,
@@ -125,8 +133,12 @@ impl Leadership {
         for message in inbox {
             self.take_in(at, now, message, &mut batch, context)?;
         }
+        // Readers are told by tasks of their own, which need not have noticed yet that all is over.
+        self.window.tell(at, now, context);
         if now >= self.believe_until && context.guard != Some(Guard::Belief) {
             context.reached("a leader gave up by its own deadline");
+            let is_renewal = |event: &Event| matches!(event, Event::Renew(..));
+            batch.iter().filter(|event| is_renewal(event)).for_each(|_| context.reached("a renewal was read past the deadline"));
             return Err(Over);
         }
         if let Some(commit) = &mut self.commit
@@ -160,13 +172,14 @@ impl Leadership {
         }
         if now >= self.keep {
             self.keep = now.after(span(LEADERSHIP / 3));
-            context.send(Node::Store, Message::Keep { from: at, number: self.number, sent: now });
+            context.send(Node::Replica(at), Node::Store, Message::Keep { from: at, number: self.number, sent: now });
         }
         self.drive(at, now, context);
+        let watchers = self.window.tell(at, now, context);
         let commit = self.commit.as_ref().map(|commit| commit.again);
         let turn = self.engine.next_turn().0.saturating_sub(self.ahead);
         let links = self.links.values().filter(|link| link.attempt.is_some() || link.failures > 0).map(|link| link.until);
-        let own = [Some(self.keep), Some(self.believe_until), commit, self.open_at, Some(BootInstant(turn))];
+        let own = [Some(self.keep), Some(self.believe_until), commit, watchers, self.open_at, Some(BootInstant(turn))];
         let next = own.into_iter().flatten().chain(links).filter(|at| *at > now).min();
         // Whatever is due, a coordinator never spins.
         Ok(if BootInstant(turn) <= now { now.after(span(MS)) } else { next.unwrap_or(now.after(span(MS))) })
@@ -206,32 +219,36 @@ impl Leadership {
         context: &mut Context,
     ) -> Result<(), Over> {
         match message {
-            Message::Call { from, call, .. } if !self.open => {
-                context.send(Node::Process(from), Message::Answer { call, reply: None });
-            }
-            Message::Call { from, call, body } => {
-                self.calls += 1;
-                let request = RequestId(self.calls);
-                let id = match &body {
-                    Call::Renew(renewal) => Some((renewal.id.clone(), renewal.incarnation)),
-                    Call::Register(it) => Some((it.id.clone(), it.incarnation)),
-                    Call::Deregister(_) => None,
-                };
-                self.callers.insert(request, Caller { process: Some((from, call)), id });
+            Message::Call { .. } | Message::Watch { .. } if !self.open => refuse(at, vec![message], context),
+            Message::Call { from, call, mut body } => {
+                let caller = Caller::executor(from, call, &body);
+                if let Some(newest) = self.window.snapshot() {
+                    self.newcomers.came(now, &caller, &newest);
+                    cases::came(&body, &newest, context);
+                }
+                if let Some(guard) = context.guard {
+                    guard.take_out_of(&mut body, self.window.snapshot().as_ref());
+                }
+                let request = self.wait(caller);
                 batch.push(match body {
                     Call::Register(registration) => Event::Register(request, registration),
-                    Call::Renew(mut renewal) => {
-                        if context.guard == Some(Guard::Marks) {
-                            renewal.mark = self.published.as_ref().map_or(renewal.mark, |it| it.version);
-                        }
-                        Event::Renew(request, renewal)
-                    }
+                    Call::Renew(renewal) => Event::Renew(request, renewal),
                     Call::Deregister(departure) => Event::Deregister(request, departure),
                 });
             }
+            Message::Watch { from, stream, known } => {
+                let seen = self.window.newest().and_then(|edition| edition.is_behind(known));
+                match seen.filter(|_| context.guard != Some(Guard::HigherTermsOfReaders)) {
+                    Some(seen) => {
+                        let request = self.wait(Caller::new(Waits::Reader { from, stream, known }));
+                        batch.push(Event::Heard(request, seen));
+                    }
+                    None => self.window.open(from, stream, known, now),
+                }
+            }
             Message::Wish(id, wish) => {
-                self.calls += 1;
-                batch.push(Event::Wish(RequestId(self.calls), id, wish));
+                let request = self.wait(Caller::new(Waits::Nobody));
+                batch.push(Event::Wish(request, id, wish));
             }
             Message::Probed(slot, incarnation, healthy) => batch.push(Event::Probed { slot, incarnation, healthy }),
             Message::Kept { number, sent } if number == self.number => {
@@ -264,7 +281,7 @@ impl Leadership {
                         context.log(|| format!("replica {at}: the store refuses: {result:?}"));
                         context.reached(match result {
                             Err(StoreRefusal::LeadershipLost) => "the fence refused a commit",
-                            _ => "anything else",
+                            _ => "a leader found another revision in the store than its own",
                         });
                         return Err(Over);
                     }
@@ -274,6 +291,12 @@ impl Leadership {
             _ => {}
         }
         Ok(())
+    }
+
+    fn wait(&mut self, caller: Caller) -> RequestId {
+        self.calls += 1;
+        self.callers.insert(RequestId(self.calls), caller);
+        RequestId(self.calls)
     }
 
     fn take_in_pushed(
@@ -287,10 +310,11 @@ impl Leadership {
         let Some(link) = self.links.values_mut().find(|link| link.attempt == Some(number)) else { return };
         link.attempt = None;
         let rests = match answer {
-            Ok((mut mark, held)) => {
+            Ok((mut mark, mut held)) => {
                 let rests = link.desired.as_ref().is_some_and(|desired| *desired.holdings == held);
-                if context.guard == Some(Guard::Marks) {
-                    mark = self.published.as_ref().map_or(mark, |it| it.version);
+                if let (Some(guard), Some(newest)) = (context.guard, self.window.snapshot()) {
+                    mark = if guard == Guard::Marks { mark.max(newest.version) } else { mark };
+                    held = guard.take_out_of_held(&held, &newest);
                 }
                 batch.push(Event::Applied { slot: link.peer.slot, incarnation: link.peer.incarnation, mark, held });
                 rests
@@ -321,7 +345,8 @@ impl Leadership {
         (commit.again, commit.waits) = (now.after(REQUEST_TIMEOUT), true);
         let (expected, changes) = (commit.expected, commit.changes.clone());
         self.sent += 1;
-        context.send(Node::Store, Message::Commit { from: at, number: self.number, request: self.sent, expected, changes });
+        let commit = Message::Commit { from: at, number: self.number, request: self.sent, expected, changes };
+        context.send(Node::Replica(at), Node::Store, commit);
     }
 
     fn step(&mut self, at: usize, now: BootInstant, event: Event, context: &mut Context) -> Result<(), Over> {
@@ -347,10 +372,14 @@ impl Leadership {
                 }
                 Command::Publish(snapshot) => {
                     context.published(&snapshot);
-                    if self.published.is_none() {
-                        self.open_at = Some(now.after(span(context.random.between(MS, 50 * MS))));
+                    match self.window.snapshot() {
+                        Some(before) => {
+                            let held_back = self.newcomers.check(now, &before, &snapshot);
+                            context.take(held_back);
+                        }
+                        None => self.open_at = Some(now.after(span(context.random.between(MS, 50 * MS)))),
                     }
-                    self.published = Some(snapshot);
+                    self.window.publish(snapshot);
                 }
                 Command::Connect(peer) => {
                     let link = Link { desired: None, attempt: None, until: now, failures: 0, peer };
@@ -376,17 +405,9 @@ impl Leadership {
                     self.sent += 1;
                     give(at, now, self.sent, link, context);
                 }
-                Command::Reply(request, mut reply) => {
-                    let Some(caller) = self.callers.remove(&request) else { continue };
-                    context.answered(caller.id.as_ref(), &reply);
-                    if let (Ok(_), Some(id)) = (&reply, &caller.id) {
-                        self.heard.insert(id.clone(), self.awake);
-                    }
-                    if context.guard == Some(Guard::ExpiryFirst) && matches!(reply, Err(Refusal::LeaseEnding { .. })) {
-                        reply = self.renew_all_the_same(caller.id.as_ref()).map_or(reply, |lease| Ok(Answer::Lease(lease)));
-                    }
-                    if let Some((process, call)) = caller.process {
-                        context.send(Node::Process(process), Message::Answer { call, reply: Some(reply) });
+                Command::Reply(request, reply) => {
+                    if let Some(caller) = self.callers.remove(&request) {
+                        self.reply(at, now, &caller, reply, context);
                     }
                 }
                 Command::Notice(notice) => self.notice(at, notice, context),
@@ -395,17 +416,44 @@ impl Leadership {
         Ok(())
     }
 
+    fn reply(&mut self, at: usize, now: BootInstant, caller: &Caller, mut reply: Reply, context: &mut Context) {
+        context.answered(caller, &reply);
+        cases::answered(&reply, context);
+        if let (Ok(_), Some(who)) = (&reply, &caller.who) {
+            self.heard.insert(who.clone(), self.awake);
+        }
+        if context.guard == Some(Guard::ExpiryFirst) && matches!(reply, Err(Refusal::LeaseEnding { .. })) {
+            reply = self.renew_all_the_same(caller).map_or(reply, |lease| Ok(Answer::Lease(lease)));
+        }
+        if let Ok(Answer::Lease(lease)) = &reply {
+            if self.restores < context.store.restores {
+                context.leased_over_lost();
+            }
+            self.newcomers.taken_in(caller, lease.cluster_id);
+        }
+        match caller.waits {
+            Waits::Process(process, call) => {
+                context.send(Node::Replica(at), Node::Process(process), Message::Answer { call, reply: Some(reply) });
+            }
+            Waits::Reader { from, stream, known } if reply.is_ok() => self.window.open(from, stream, known, now),
+            Waits::Reader { from, stream, .. } => {
+                context.send(Node::Replica(at), Node::Reader(from), Message::Told { stream, place: 0, what: None });
+            }
+            Waits::Nobody => {}
+        }
+    }
+
     /// For a guard: the answer that an executor would have got before the end of its lease was being committed.
-    fn renew_all_the_same(&self, caller: Option<&(ExecutorId, Incarnation)>) -> Option<LeaseAnswer> {
-        let Snapshot { version, state } = self.published.as_ref()?;
-        let (id, incarnation) = caller?;
+    fn renew_all_the_same(&self, caller: &Caller) -> Option<LeaseAnswer> {
+        let Snapshot { version, state } = self.window.snapshot()?;
+        let (id, incarnation) = caller.who.as_ref()?;
         let (slot, _) = state.incarnation(id, *incarnation)?;
         Some(LeaseAnswer {
             cluster_id: state.meta.cluster_id,
-            version: *version,
+            version,
             number_of_shards: state.meta.number_of_shards,
             lease_ttl: LEASE,
-            assignment: Some(held(state, slot)),
+            assignment: Some(held(&state, slot)),
             claim_wanted: false,
         })
     }
@@ -424,7 +472,10 @@ impl Leadership {
             Notice::NotAdmitted { .. } => "shards were not started in time",
             Notice::ReleaseTimedOut { .. } => "shards were not stopped in time",
             Notice::Stalled { .. } => "a leader stalled",
-            _ => "anything else",
+            Notice::TermRaised { .. } => "a higher term was shown",
+            Notice::EpochsRaised(_) => "higher epochs were shown",
+            Notice::StoreRestored { .. } => "an executor proved that the store was put back",
+            Notice::ForeignCluster { .. } => "an executor came from another cluster",
         });
         if let Notice::Lapsed { id, incarnation, .. } = notice {
             let heard = self.heard.get(&(id.clone(), incarnation)).copied();
@@ -448,5 +499,5 @@ fn give(at: usize, now: BootInstant, number: u64, link: &mut Link, context: &mut
         incarnation: link.peer.incarnation.0,
         assignment: (*desired.holdings).clone(),
     };
-    context.send(Node::Endpoint(link.peer.endpoint.clone()), Message::Push { from: at, number, push });
+    context.send(Node::Replica(at), Node::Endpoint(link.peer.endpoint.clone()), Message::Push { from: at, number, push });
 }

@@ -1,6 +1,5 @@
 //! A manager's process: waits, wins, leads, and is put down by whatever happens to it.
 
-use shard_manager::assignment::command::Snapshot;
 use shard_manager::types::{BootInstant, Incarnation, Slot};
 
 use crate::context::{Context, Message, Node};
@@ -42,13 +41,6 @@ impl Replica {
         matches!(&self.role, Role::Leads(leads) if leads.open)
     }
 
-    pub fn published(&self) -> Option<&Snapshot> {
-        match &self.role {
-            Role::Leads(leads) if leads.open => leads.published.as_ref(),
-            _ => None,
-        }
-    }
-
     /// Somewhere to report a health probe for.
     pub fn peers(&self) -> Vec<(Slot, Incarnation)> {
         match &self.role {
@@ -63,7 +55,7 @@ impl Replica {
         let inbox = std::mem::take(&mut self.inbox);
         match &mut self.role {
             Role::Waits { ask } => {
-                refuse(inbox, context);
+                refuse(self.at, inbox, context);
                 if now < *ask {
                     return self.clock.when(*ask);
                 }
@@ -82,7 +74,7 @@ impl Replica {
                 self.clock.when(ask)
             }
             Role::Won { number, load, until } => {
-                refuse(inbox, context);
+                refuse(self.at, inbox, context);
                 if now < *load {
                     return self.clock.when(*load);
                 }
@@ -115,10 +107,13 @@ impl Replica {
 }
 
 /// Nobody listens at the port.
-fn refuse(inbox: Vec<Message>, context: &mut Context) {
+pub fn refuse(at: usize, inbox: Vec<Message>, context: &mut Context) {
     for message in inbox {
-        if let Message::Call { from, call, .. } = message {
-            context.send(Node::Process(from), Message::Answer { call, reply: None });
-        }
+        let (to, refusal) = match message {
+            Message::Call { from, call, .. } => (Node::Process(from), Message::Answer { call, reply: None }),
+            Message::Watch { from, stream, .. } => (Node::Reader(from), Message::Told { stream, place: 0, what: None }),
+            _ => continue,
+        };
+        context.send(Node::Replica(at), to, refusal);
     }
 }

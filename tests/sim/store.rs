@@ -1,16 +1,19 @@
 //! The place that is never wrong: the stored state, and who leads. What reaches it and what comes back is the links' affair.
 //!
-//! Records go through the real codec. Every state that it ever held stays known, as the measure of what may be told.
+//! Records go through the real codec. Every state that it ever held stays known, as the measure of what may be told: those too that
+//! were lost when it was wiped or put back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use shard_manager::assignment::check::{check, check_step};
+use shard_manager::assignment::record::ShardState;
 use shard_manager::assignment::state::{Changes, Meta};
 use shard_manager::assignment::{State, command::Snapshot};
 use shard_manager::store::codec::{self, Key};
-use shard_manager::types::{Revision, Token, Version};
+use shard_manager::types::{Epoch, Revision, ShardId, Token, Version};
 
+use crate::context::Who;
 use crate::guards::Guard;
 use crate::random::{Instant, SECOND};
 
@@ -29,9 +32,18 @@ pub struct Store {
     /// The fence: the number of the newest leadership.
     leader: u64,
     expires: Instant,
-    revision: Option<Revision>,
+    current: Option<(Revision, Arc<State>)>,
     records: BTreeMap<Key, Vec<u8>>,
-    history: BTreeMap<Revision, Arc<State>>,
+    /// What led to the state in force: what there may be a backup of.
+    line: BTreeMap<Revision, Arc<State>>,
+    /// Everything that was ever durable. A revision that was drawn again after a restore names several states.
+    history: BTreeMap<Revision, Vec<Arc<State>>>,
+    /// How often it was wiped or put back.
+    pub restores: u32,
+    /// Terms begin at a clock that is right: then no epoch is ever granted twice, whatever was lost.
+    pub clocks_are_right: bool,
+    /// The highest grant of each shard, in any line.
+    granted: BTreeMap<ShardId, (Epoch, Who)>,
     /// Commits that their leader goes on without.
     failed: BTreeSet<(Token, u64)>,
     /// Requests that arrived, and whether they were turned away.
@@ -64,7 +76,7 @@ impl Store {
         let load = || {
             let state =
                 codec::decode(self.records.iter().map(|(key, bytes)| (*key, bytes))).expect("what was written can be read");
-            self.revision.zip(state)
+            self.current.as_ref().map(|(revision, _)| *revision).zip(state)
         };
         (now >= self.out_until).then(load)
     }
@@ -98,54 +110,108 @@ impl Store {
         if number != self.leader && guard != Some(Guard::Fence) {
             return Ok(Err(Refusal::LeadershipLost));
         }
-        if self.revision != expected && guard != Some(Guard::Revision) {
-            let name = |state: &Arc<State>| (state.meta.token, state.meta.attempt);
-            let landed = self.revision.and_then(|revision| self.history.get(&revision));
-            let same = landed.map(name) == Some((changes.meta.token, changes.meta.attempt));
-            return Ok(self.revision.filter(|_| same).ok_or(Refusal::ConcurrentModification));
+        let revision = self.current.as_ref().map(|(revision, _)| *revision);
+        if revision != expected && guard != Some(Guard::Revision) {
+            let landed = self.current.as_ref().map(|(_, state)| name(&state.meta));
+            let same = landed == Some(name(&changes.meta));
+            return Ok(revision.filter(|_| same).ok_or(Refusal::ConcurrentModification));
         }
         if number != self.leader {
             return Err(format!("P1: leadership {number} wrote while {} was the current one", self.leader));
         }
-        if self.revision != expected {
-            return Err(format!("P1: a write that replaces {expected:?} was taken at {:?}", self.revision));
+        if revision != expected {
+            return Err(format!("P1: a write that replaces {expected:?} was taken at {revision:?}"));
         }
-        if self.failed.contains(&(changes.meta.token, changes.meta.attempt)) {
+        if self.failed.contains(&name(&changes.meta)) {
             return Err(format!("L5: attempt {} of leadership {number} landed after it was called failed", changes.meta.attempt));
         }
         self.records.extend(codec::encode(changes).map_err(|refused| format!("P9: {refused:?}"))?);
         let state = codec::decode(self.records.iter().map(|(key, bytes)| (*key, bytes)));
         let state = Arc::new(state.map_err(|refused| format!("P9: {refused:?}"))?.ok_or("P9: no meta")?);
         let mut violations = check(&state);
-        if let Some(before) = self.revision.and_then(|revision| self.history.get(&revision)) {
+        let before = self.current.take();
+        if let Some((_, before)) = &before {
             violations.extend(check_step(before, &state));
         }
         if let Some(violation) = violations.first() {
             return Err(format!("check: {violation}"));
         }
-        let revision = Revision(self.revision.map_or(1, |revision| revision.0 + 1));
-        self.revision = Some(revision);
-        self.history.insert(revision, state);
+        self.note_grants(before.as_ref().map(|(_, before)| &**before), &state)?;
+        let revision = Revision(revision.map_or(1, |revision| revision.0 + 1));
+        self.current = Some((revision, Arc::clone(&state)));
+        self.line.insert(revision, Arc::clone(&state));
+        self.history.entry(revision).or_default().push(state);
         Ok(Ok(revision))
+    }
+
+    /// **P4.** No epoch is granted twice: not over a store that lost what it had either, where the clocks are right.
+    fn note_grants(&mut self, before: Option<&State>, state: &State) -> Result<(), String> {
+        for (shard, record) in state.shards() {
+            let ShardState::Held(slot) = record.state else { continue };
+            let was = before.map(|before| before.shard(shard)).unwrap_or_default();
+            let Some(owner) = state.executor(slot).filter(|_| was.epoch != record.epoch) else { continue };
+            let owner = (owner.id.clone(), owner.incarnation);
+            let newest = self.granted.entry(shard).or_insert_with(|| (record.epoch, owner.clone()));
+            let is_new = record.epoch > newest.0 || record.epoch == newest.0 && owner == newest.1;
+            if !is_new && (self.restores == 0 || self.clocks_are_right) {
+                return Err(format!("P4: shard {shard} is granted to {owner:?} at {} after {newest:?}", record.epoch));
+            }
+            if record.epoch > newest.0 {
+                *newest = (record.epoch, owner);
+            }
+        }
+        Ok(())
+    }
+
+    /// The revisions that there are backups of.
+    pub fn backups(&self) -> Vec<Revision> {
+        self.line.keys().copied().collect()
+    }
+
+    /// It loses everything, or what it had after a revision. Its word on who leads is lost with it, or is kept: as where a replica takes
+    /// over that lags behind.
+    pub fn restore(&mut self, to: Option<Revision>, leader_stays: bool) {
+        self.restores += 1;
+        self.line.retain(|revision, _| Some(*revision) <= to);
+        self.current = to.and_then(|to| Some((to, Arc::clone(self.line.get(&to)?))));
+        let whole = self.current.as_ref().map(|(_, state)| codec::encode(&state.changes_since(None)).expect("it was stored"));
+        self.records = whole.into_iter().flatten().collect();
+        if !leader_stays {
+            // A real number may be drawn again, but not the token beside it.
+            self.leader += 1;
+            self.expires = 0;
+        }
     }
 
     /// **L5.** What was called failed neither landed nor ever does.
     pub fn called_failed(&mut self, meta: &Meta) -> Result<(), String> {
-        self.failed.insert((meta.token, meta.attempt));
-        let landed = self.history.values().any(|state| (state.meta.token, state.meta.attempt) == (meta.token, meta.attempt));
+        self.failed.insert(name(meta));
+        let landed = self.history.values().flatten().any(|state| name(&state.meta) == name(meta));
         if landed { Err(format!("L5: attempt {} was called failed, and had landed", meta.attempt)) } else { Ok(()) }
     }
 
-    /// **P2.** The durable state that a version names.
-    pub fn durable(&self, version: Version) -> Result<&Arc<State>, String> {
-        let state = self.history.get(&version.revision).filter(|state| state.meta.term == version.term);
-        state.ok_or_else(|| format!("P2: {version} was told, and no such state is durable"))
+    /// The durable states that a version names: one, unless a restored store drew it again.
+    pub fn durable(&self, version: Version) -> impl Iterator<Item = &Arc<State>> {
+        let states = self.history.get(&version.revision).into_iter().flatten();
+        states.filter(move |state| state.meta.term == version.term)
+    }
+
+    /// **P2.** Whether what was told of a version is what is durable.
+    pub fn bears_out(&self, version: Version, told: &str, is_so: impl Fn(&State) -> bool) -> Result<(), String> {
+        match self.durable(version).next() {
+            None => Err(format!("P2: {version} was told, and no such state is durable")),
+            Some(_) if self.durable(version).any(|state| is_so(state)) => Ok(()),
+            Some(_) => Err(format!("P2: {told} of {version} is not what is stored")),
+        }
     }
 
     /// The state in force.
     pub fn current(&self) -> Option<Snapshot> {
-        let revision = self.revision?;
-        let state = self.history.get(&revision)?;
-        Some(Snapshot { version: Version { term: state.meta.term, revision }, state: Arc::clone(state) })
+        let (revision, state) = self.current.as_ref()?;
+        Some(Snapshot { version: Version { term: state.meta.term, revision: *revision }, state: Arc::clone(state) })
     }
+}
+
+fn name(meta: &Meta) -> (Token, u64) {
+    (meta.token, meta.attempt)
 }
