@@ -476,6 +476,8 @@ impl Leadership {
             Notice::EpochsRaised(_) => "higher epochs were shown",
             Notice::StoreRestored { .. } => "an executor proved that the store was put back",
             Notice::ForeignCluster { .. } => "an executor came from another cluster",
+            // What no operator of the simulation asks for.
+            _ => "something else",
         });
         if let Notice::Lapsed { id, incarnation, .. } = notice {
             let heard = self.heard.get(&(id.clone(), incarnation)).copied();
