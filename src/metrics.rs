@@ -364,8 +364,9 @@ impl Metrics {
             Notice::EpochsRaised(raised) => self.epochs_raised.inc_by(u64::from(raised.shards)),
             Notice::TermRaised { .. } => self.terms_raised.inc(),
             Notice::Stalled { .. } => self.stalls.inc(),
+            Notice::Wished { .. } | Notice::Removed { .. } | Notice::Admitted { .. } => {}
             Notice::Paused { .. } | Notice::Resumed { .. } => {}
-            Notice::Wished { .. } | Notice::ForeignCluster { .. } | Notice::StoreRestored { .. } => {}
+            Notice::ForeignCluster { .. } | Notice::StoreRestored { .. } => {}
         }
     }
 }

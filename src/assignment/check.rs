@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::assignment::record::{ExecutorRecord, MAX_ENDPOINT_LEN, ShardRecord, ShardState, Standing};
+use crate::assignment::record::{ExecutorRecord, MAX_ENDPOINT_LEN, ShardRecord, ShardState, Standing, Wish};
 use crate::assignment::state::State;
 use crate::types::{ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHARDS, MAX_WEIGHT, ShardId, Slot, Term};
 
@@ -94,6 +94,12 @@ pub enum Violation {
     /// A process that was barred counts again (L13).
     #[error("executor {process} is present although this incarnation was retired")]
     RetiredPresent {
+        /// The executor.
+        process: Process,
+    },
+    /// An operator removed the id: nobody counts under it.
+    #[error("executor {process} is present although the id was removed")]
+    RemovedPresent {
         /// The executor.
         process: Process,
     },
@@ -274,7 +280,11 @@ fn check_executors(state: &State, violations: &mut Vec<Violation>) {
             violations.push(Violation::PresentTwice { id: record.id.clone(), first, second: record.incarnation });
         }
         if state.retirement(&record.id, record.incarnation).is_some() {
-            violations.push(Violation::RetiredPresent { process });
+            violations.push(Violation::RetiredPresent { process: process.clone() });
+        }
+        let removed = |other: &ExecutorRecord| other.standing != Standing::Present && other.wish == Wish::Remove;
+        if state.executors().any(|(_, other)| other.id == record.id && removed(other)) {
+            violations.push(Violation::RemovedPresent { process });
         }
     }
 }

@@ -261,6 +261,10 @@ pub struct ExecutorOverview {
     pub weight: u32,
     /// Shards that name it as owner, those being released included.
     pub shards: u32,
+    /// Of these, those that it was told to stop.
+    pub stopping: u32,
+    /// Of these, those that were granted to it and that it has not been seen to hold so far.
+    pub starting: u32,
     /// By the manager's clock, without the margin.
     pub lease_remaining: Duration,
 }
@@ -337,11 +341,13 @@ pub enum Cause {
     NotAdmitted,
     /// Another incarnation of its owner took its place.
     Superseded,
+    /// An operator moved it.
+    Operator,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 7] = [
+    pub const ALL: [Cause; 8] = [
         Cause::Startup,
         Cause::LeaderChange,
         Cause::Crash,
@@ -349,6 +355,7 @@ impl Cause {
         Cause::Rebalance,
         Cause::NotAdmitted,
         Cause::Superseded,
+        Cause::Operator,
     ];
 
     /// As metrics and logs call it.
@@ -361,6 +368,7 @@ impl Cause {
             Cause::Rebalance => "rebalance",
             Cause::NotAdmitted => "not-admitted",
             Cause::Superseded => "superseded",
+            Cause::Operator => "operator",
         }
     }
 }
@@ -426,6 +434,22 @@ pub enum Notice {
     Resumed {
         /// An operator ended the pause; otherwise it was over.
         asked: bool,
+    },
+    /// An executor that an operator removes is no more, and its id is barred.
+    Removed {
+        /// Who.
+        id: ExecutorId,
+        /// Which process.
+        incarnation: Incarnation,
+        /// How many shards it still owned: they are free.
+        shards: u32,
+        /// It was the operator's word that its process is gone (P3).
+        dead: bool,
+    },
+    /// An operator took a removal back.
+    Admitted {
+        /// Whose.
+        id: ExecutorId,
     },
     /// Shards were granted to another owner than before.
     Moved {

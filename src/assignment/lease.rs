@@ -49,6 +49,12 @@ impl Lease {
         over
     }
 
+    /// Ends it before its time, for an executor that has nothing any more, or that is proven gone: from here on renewals are refused,
+    /// and only then may the commit be made that says so (L1).
+    pub fn end(&mut self) {
+        self.ending = true;
+    }
+
     /// The commit that was to end it did not land: it can be renewed again, or ended again.
     pub fn end_failed(&mut self) {
         self.ending = false;
@@ -101,6 +107,16 @@ mod tests {
         lease.end_failed();
         assert!(lease.renew(at(200)), "the commit did not land: alive after all");
         assert_eq!(lease.ends(), at(200));
+    }
+
+    #[test]
+    fn l1_a_lease_that_is_ended_before_its_time_is_not_renewed() {
+        let mut lease = Lease::until(at(100));
+        lease.end();
+        assert!(!lease.renew(at(200)));
+        assert!(!lease.begin_ending(at(300)), "claimed already");
+        lease.end_failed();
+        assert!(lease.renew(at(200)));
     }
 
     #[test]

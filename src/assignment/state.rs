@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, Standing};
+use crate::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, Standing, Wish};
 use crate::types::{ClusterId, ExecutorId, Incarnation, ShardId, Slot, Term, Token};
 
 /// Shards per page: 13 bytes each in the store.
@@ -299,6 +299,12 @@ impl State {
     /// The registered incarnation of an id.
     pub fn present(&self, id: &ExecutorId) -> Option<(Slot, &ExecutorRecord)> {
         self.executors().find(|(_, record)| record.id == *id && record.standing == Standing::Present)
+    }
+
+    /// Whether an operator removed this id: nobody may register under it. Not while the removal is under way.
+    pub fn is_barred(&self, id: &ExecutorId) -> bool {
+        let mut records = self.executors().filter(|(_, record)| record.id == *id);
+        records.any(|(_, record)| record.wish == Wish::Remove) && self.present(id).is_none()
     }
 
     /// The record of one incarnation, whatever its standing.

@@ -47,6 +47,16 @@ pub(super) fn log(notice: &Notice) {
             let why = if *asked { "an operator ended its pause" } else { "its pause is over" };
             info!("rebalancing goes on: {why}");
         }
+        Notice::Removed { id, incarnation, shards, dead: false } => info!(
+            executor = %id, %incarnation, shards,
+            "a removed executor is no more; its id is barred until `shard-manager admit`"
+        ),
+        Notice::Removed { id, incarnation, shards, dead: true } => warn!(
+            executor = %id, %incarnation, shards,
+            "an operator said that this executor's process is gone; its shards are free at once, and its id is barred until \
+             `shard-manager admit`"
+        ),
+        Notice::Admitted { id } => info!(executor = %id, "a removal was taken back; the id may register, and have shards, again"),
         Notice::Moved { cause, shards } => {
             info!(cause = cause.as_str(), shards, "shards were granted to other owners than before")
         }

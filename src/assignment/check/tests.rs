@@ -78,6 +78,22 @@ fn shards_of_an_executor_that_no_longer_counts_wait_for_their_turn() {
 }
 
 #[test]
+fn nobody_counts_under_an_id_that_was_removed() {
+    let removed = |standing| {
+        with(|state| {
+            let mut record = record("b", 9, standing);
+            record.wish = Wish::Remove;
+            state.set_executor(Slot(2), Some(record));
+        })
+    };
+    for standing in [Standing::Gone, Standing::Superseded] {
+        assert_eq!(check(&removed(standing)), [Violation::RemovedPresent { process: process("b", 2) }]);
+    }
+    let under_way = with(|state| change_executor(state, 1, |b| b.wish = Wish::Remove));
+    assert_eq!(check(&under_way), []);
+}
+
+#[test]
 fn each_broken_rule_of_a_state_is_found() {
     let number_of_shards = |count| with(|state| state.meta.number_of_shards = count);
     assert_eq!(check(&number_of_shards(0)), [Violation::NumberOfShards { number_of_shards: 0 }]);

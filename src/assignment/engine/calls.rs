@@ -141,6 +141,7 @@ impl Engine {
                 }
                 return Err(match self.state.retirement(&id, incarnation) {
                     Some(End::Superseded) => Refusal::Superseded { id, incarnation },
+                    _ if self.state.is_barred(&id) => Refusal::Removed { id },
                     // It ended, and somebody else is there now.
                     Some(End::Over) if present.is_some() => Refusal::Superseded { id, incarnation },
                     // One that this state never heard of: after a restore it may well be the newest.
@@ -187,6 +188,7 @@ impl Engine {
         let admit_by = now.after(self.longest_lease());
         let Some(contact) = self.contacts.get_mut(&slot) else { return Told::default() };
         let news = !contact.heard;
+        contact.heard_at = Some(now);
         let told = contact.hear(mark, claim, &self.state);
         // L6: what it held before and does not hold now, it has to start again within the time of a lease.
         contact.unadmitted.extend(told.missing.iter().map(|&shard| (shard, admit_by)));
@@ -224,7 +226,7 @@ impl Engine {
                 Waiting::Register(request, registration) => (*request, self.draft_registration(now, draft, registration)),
                 Waiting::Deregister(request, departure) => (*request, self.draft_departure(draft, departure)),
                 Waiting::Wish(request, id, wish) => (*request, draft_wish(draft, id, *wish)),
-                Waiting::Demand(request, demand) => (*request, self.draft_demand(now, draft, demand)),
+                Waiting::Demand(request, demand) => (*request, self.draft_demand(now, draft, *request, demand)),
                 Waiting::Heard(request, version) => (*request, self.draft_higher_term(draft, *version)),
                 Waiting::Renew(request, renewal) => {
                     // Plausible, or it would not wait.
@@ -277,6 +279,7 @@ impl Engine {
             Some(End::Superseded) => {
                 return Drafted::Refused(Refusal::Superseded { id: id.clone(), incarnation: *incarnation });
             }
+            _ if draft.next().is_barred(id) => return Drafted::Refused(Refusal::Removed { id: id.clone() }),
             Some(End::Over) => return Drafted::Refused(Refusal::UnknownExecutor { id: id.clone() }),
             None => {}
         }
@@ -413,6 +416,7 @@ impl Engine {
             let reply = match due {
                 Due::Current => Ok(Answer::Current(self.version())),
                 Due::Paused(until_unix_ms) => Ok(Answer::Paused(self.version(), until_unix_ms)),
+                Due::Moving(shards) => Ok(Answer::Moving(self.version(), shards)),
                 Due::Lease(slot) => self.first_answer(now, slot).map(Answer::Lease),
             };
             commands.push(Command::Reply(request, reply));
@@ -426,8 +430,9 @@ impl Engine {
         let Some(record) = self.state.executor(slot) else { return Err(Refusal::NotReady) };
         let (id, incarnation) = (record.id.clone(), record.incarnation);
         if record.standing != Standing::Present {
-            // A newer one came in the same draft.
-            return Err(Refusal::Superseded { id, incarnation });
+            // A newer one came in the same draft; or its removal did.
+            let removed = self.state.is_barred(&id);
+            return Err(if removed { Refusal::Removed { id } } else { Refusal::Superseded { id, incarnation } });
         }
         let lease = self.contacts.get_mut(&slot).and_then(|contact| contact.lease.as_mut());
         if lease.is_some_and(|lease| lease.renew(ends)) {
@@ -447,6 +452,10 @@ fn draft_wish(draft: &mut Draft, id: &ExecutorId, wish: Wish) -> Drafted {
     };
     if record.wish == wish {
         return Drafted::Due(Due::Current);
+    }
+    if record.wish == Wish::Remove {
+        let how = if record.standing == Standing::Present { "is being removed" } else { "was removed" };
+        return Drafted::Refused(Refusal::NotNow(format!("executor {id} {how}: `shard-manager admit {id}` takes that back")));
     }
     if !draft.set_executor(slot, Some(ExecutorRecord { wish, ..record })) {
         return Drafted::Full;

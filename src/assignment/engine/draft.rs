@@ -46,6 +46,8 @@ pub enum Due {
     Current,
     /// It is so, until this time in milliseconds since 1970.
     Paused(u64),
+    /// It is so, and this many shards have to move.
+    Moving(u32),
 }
 
 /// A page, for counting.

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | `mod` | the engine's memory, and which event goes where |
 //! | `calls` | renewals; what registering, leaving and operators' wishes do to a draft |
-//! | `demands` | what operators demand besides |
+//! | `demands` | what operators demand besides: removals, moves |
 //! | `pause` | rebalancing, paused and resumed |
 //! | `questions` | what operators ask, and nothing changes |
 //! | `forecast` | what would move, if |
@@ -107,6 +107,9 @@ pub struct Engine {
     flaps: BTreeMap<ExecutorId, Flaps>,
     /// Since when the store takes no commit.
     failing_since: Option<BootInstant>,
+
+    /// A move that did not fit into one draft: whose it is, and how many shards have to move for it.
+    begun_move: Option<(RequestId, u32)>,
 
     /// Until when joins are gathered.
     settle_until: Option<BootInstant>,
@@ -251,6 +254,7 @@ impl Engine {
             foreign: BTreeSet::new(),
             flaps: BTreeMap::new(),
             failing_since: None,
+            begun_move: None,
             settle_until: None,
             held_until: None,
             longer_leases_end: None,
@@ -419,7 +423,8 @@ impl Engine {
     fn overview(&self, now: BootInstant) -> Overview {
         let executors = self.state.executors().map(|(slot, record)| {
             let contact = self.contacts.get(&slot);
-            let ends = contact.and_then(|contact| contact.lease).map_or(now, |lease| lease.ends());
+            let lease = contact.and_then(|contact| contact.lease).filter(|_| record.standing != Standing::Gone);
+            let ends = lease.map_or(now, |lease| lease.ends());
             ExecutorOverview {
                 slot,
                 id: record.id.clone(),
@@ -428,6 +433,8 @@ impl Engine {
                 state: self.executor_state(slot, record),
                 weight: record.weight,
                 shards: contact.map_or(0, Contact::shards),
+                stopping: contact.map_or(0, |contact| contact.releasing.len() as u32),
+                starting: contact.map_or(0, |contact| contact.unadmitted.len() as u32),
                 lease_remaining: ends.since(now).saturating_sub(self.settings.margin()),
             }
         });

@@ -56,6 +56,7 @@ impl Engine {
         self.draft_free_shards(now, &mut draft);
         self.draft_end_of_pause(now, &mut draft);
         self.draft_plan(now, &mut draft);
+        self.draft_ended_removals(&mut draft);
         self.draft_deletions(&mut draft);
         self.draft_lease_length(now, &mut draft);
 

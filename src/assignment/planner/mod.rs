@@ -14,6 +14,7 @@
 //! [`Input::avoid`] goes before the bounds. Where it stands in the way of a seat, the pass is repeated on what it made, until a pass
 //! changes nothing; since every pass but the first mends bounds and breaks none, that ends, and a plan of a plan is empty.
 
+mod relocate;
 mod report;
 mod seat;
 mod share;
@@ -22,6 +23,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+pub use relocate::{Obstacle, relocate};
 pub use report::{Reason, Report};
 
 use crate::types::{ExecutorId, ShardId, Slot};

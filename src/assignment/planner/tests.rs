@@ -382,6 +382,31 @@ proptest! {
         prop_assert_eq!(told, rules::bounds(&case.members, &case.homes, case.percent));
     }
 
+    /// A move that is accepted is not undone, and where all rested before, all rest after it.
+    #[test]
+    fn what_was_relocated_stays(case in cases(8, 60), shards in prop::collection::btree_set(0..60u32, 1..8), to in 0..8u32) {
+        let plan_first = case.clone();
+        for case in [plan_first.clone(), Case { homes: plan_first.run().homes, ..plan_first }] {
+            let case = Case { avoid: Vec::new(), ..case };
+            let input = Input {
+                members: &case.members,
+                homes: &case.homes,
+                threshold: case.percent as f64 / 100.0,
+                avoid: &BTreeMap::new(),
+            };
+            let shards: Vec<ShardId> = shards.iter().filter(|&&it| (it as usize) < case.homes.len()).map(|&it| ShardId(it)).collect();
+            let Ok(moving) = relocate(&input, &shards, to) else { continue };
+            prop_assert!(moving.iter().all(|shard| case.members[to as usize].role == Takes && case.homes[shard.0 as usize] != to));
+            let mut homes = case.homes.clone();
+            moving.iter().for_each(|shard| homes[shard.0 as usize] = to);
+            let after = Case { homes: homes.clone(), ..case.clone() }.run();
+            prop_assert!(moving.iter().all(|shard| after.homes[shard.0 as usize] == to), "moved on");
+            if case.run().homes == case.homes {
+                prop_assert_eq!(after.homes, homes, "something moves where nothing did");
+            }
+        }
+    }
+
     #[test]
     fn no_plan_is_cheaper(case in cases(4, 6)) {
         let case = Case { avoid: Vec::new(), ..case };

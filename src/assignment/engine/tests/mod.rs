@@ -6,4 +6,6 @@ mod forecast;
 mod handoff;
 mod leadership;
 mod pause;
+mod moves;
+mod removal;
 mod rig;
