@@ -306,6 +306,9 @@ impl<H: ShardHost> Actor<H> {
                 if attempt.kind == Kind::Register {
                     let (incarnation, manager) = (attempt.incarnation, self.managers.url());
                     tracing::info!(executor = %self.id, %incarnation, manager, ?lease_ttl, "registered");
+                    if self.lookout.admitted() {
+                        tracing::info!(executor = %self.id, "an operator admitted this executor again");
+                    }
                 }
                 self.found(now);
                 self.managers.worked();
@@ -326,6 +329,10 @@ impl<H: ShardHost> Actor<H> {
 
     fn take_in_refusal(&mut self, now: BootInstant, attempt: &Attempt, status: &Status) -> Result<(), Error> {
         let verdict = match Meaning::of(reason_of(status).as_deref(), attempt.kind, self.ledger.is_ending()) {
+            Meaning::Verdict(Verdict::Removed) => {
+                self.removed(now, attempt, status.message());
+                return Ok(());
+            }
             Meaning::Verdict(verdict) => verdict,
             Meaning::Gone => {
                 self.ledger.deregistered();
@@ -347,6 +354,20 @@ impl<H: ShardHost> Actor<H> {
             self.observe(Happening::Superseded)?;
         }
         Ok(())
+    }
+
+    /// An operator removed this executor. It holds nothing any more, and asks again in no hurry: one day it may be admitted.
+    fn removed(&mut self, now: BootInstant, attempt: &Attempt, message: &str) {
+        self.found(now);
+        self.held_at_stop = self.ledger.held().len(); // If it was leaving, this is its end.
+        if self.lookout.removed(now) {
+            tracing::warn!(
+                executor = %self.id, message,
+                "removed: every shard is stopped; it goes on asking whether it may register, and says so once a minute"
+            );
+        }
+        self.ledger.refused(now, attempt, Verdict::Removed, Incarnation::draw());
+        self.pace.removed(now, rand::random());
     }
 
     fn take_in_command(&mut self, now: BootInstant, Delivery { request, reply }: Delivery) {

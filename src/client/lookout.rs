@@ -10,11 +10,15 @@ use crate::types::{BootInstant, ExecutorId};
 
 /// How often it is said that nothing has changed.
 const AGAIN: Duration = Duration::from_secs(30);
+/// How often it is said that this executor is still removed.
+const STILL_REMOVED: Duration = Duration::from_secs(60);
 
 /// Since when no call was answered, and when that was last said. All of it is arithmetic.
 #[derive(Debug, Default)]
 pub struct Lookout {
     away: Option<Away>,
+    /// When it was last said that an operator removed this executor.
+    removed: Option<BootInstant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +57,22 @@ impl Lookout {
     }
 }
 
+impl Lookout {
+    /// A manager refused this executor as removed. Whether that is to be said now: at first, and from then on every minute.
+    pub fn removed(&mut self, now: BootInstant) -> bool {
+        let is_due = self.removed.is_none_or(|told| now.since(told) >= STILL_REMOVED);
+        if is_due {
+            self.removed = Some(now);
+        }
+        is_due
+    }
+
+    /// A manager took this executor in. Whether it was removed before.
+    pub fn admitted(&mut self) -> bool {
+        self.removed.take().is_some()
+    }
+}
+
 /// Says that no call gets through, for `away` so far.
 pub fn tell_lost(executor: &ExecutorId, failure: Failure, urls: &str, away: Duration, lease: &Lease, why: &dyn fmt::Display) {
     let who = match failure {
@@ -88,6 +108,16 @@ mod tests {
         assert_eq!(lookout.failed(at(73), at(73), false), seconds(63));
         assert_eq!(lookout.found(at(80)), seconds(70));
         assert_eq!(lookout.found(at(81)), None);
+    }
+
+    #[test]
+    fn a_removal_is_said_once_a_minute_until_it_is_over() {
+        let mut lookout = Lookout::default();
+        assert!(!lookout.admitted());
+        let said: Vec<bool> = [0, 1, 59, 60, 61].map(|second| lookout.removed(at(second))).into();
+        assert_eq!(said, [true, false, false, true, false]);
+        assert!(lookout.admitted());
+        assert!(lookout.removed(at(62)), "again");
     }
 
     #[test]

@@ -32,11 +32,18 @@ impl Meaning {
     pub fn of(reason: Option<&str>, kind: Kind, is_ending: bool) -> Meaning {
         match (reason, kind) {
             (
-                Some(reason::SUPERSEDED | reason::UNKNOWN_EXECUTOR | reason::WRONG_CLUSTER | reason::INVALID_ARGUMENT),
+                Some(
+                    reason::SUPERSEDED
+                    | reason::UNKNOWN_EXECUTOR
+                    | reason::WRONG_CLUSTER
+                    | reason::INVALID_ARGUMENT
+                    | reason::REMOVED,
+                ),
                 Kind::Register | Kind::Deregister,
             ) if is_ending => Meaning::Gone,
             (Some(reason::SUPERSEDED), _) => Meaning::Verdict(Verdict::Superseded),
             (Some(reason::UNKNOWN_EXECUTOR), _) => Meaning::Verdict(Verdict::UnknownExecutor),
+            (Some(reason::REMOVED), _) => Meaning::Verdict(Verdict::Removed),
             (Some(reason::WRONG_CLUSTER), Kind::Renew) => Meaning::Verdict(Verdict::WrongCluster),
             (Some(reason::INVALID_ARGUMENT), Kind::Register) => Meaning::Rejected,
             (Some(reason::LEASE_ENDING | reason::STORE_UNAVAILABLE), _) => Meaning::Failed(Failure::Later),
@@ -57,6 +64,14 @@ mod tests {
         assert_eq!(unknown(Kind::Register, true), Meaning::Gone);
         assert_eq!(unknown(Kind::Register, false), Meaning::Verdict(Verdict::UnknownExecutor));
         assert_eq!(unknown(Kind::Renew, true), Meaning::Verdict(Verdict::UnknownExecutor));
+    }
+
+    #[test]
+    fn a_removal_is_heard_from_every_call() {
+        let removed = |kind, is_ending| Meaning::of(Some(reason::REMOVED), kind, is_ending);
+        assert_eq!(removed(Kind::Renew, false), Meaning::Verdict(Verdict::Removed));
+        assert_eq!(removed(Kind::Register, false), Meaning::Verdict(Verdict::Removed));
+        assert_eq!(removed(Kind::Register, true), Meaning::Gone);
     }
 
     #[test]

@@ -8,6 +8,10 @@ use crate::types::BootInstant;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause while the lease is not known, and the longest of all.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The first pause of who is not wanted; doubled each time.
+const FIRST_PAUSE_REMOVED: Duration = Duration::from_secs(1);
+/// The longest such pause.
+const LONGEST_PAUSE_REMOVED: Duration = Duration::from_secs(10);
 /// News waits this long for more of it.
 const DEBOUNCE: Duration = Duration::from_millis(10);
 /// The longest that one attempt may take.
@@ -59,6 +63,14 @@ impl Pace {
         self.due = now.after(pause.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0)));
     }
 
+    /// The manager does not want this executor for now. The next call waits for `jitter` (0 to 1) of a pause that doubles from 1 s up
+    /// to 10 s.
+    pub fn removed(&mut self, now: BootInstant, jitter: f64) {
+        let pause = FIRST_PAUSE_REMOVED.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE_REMOVED);
+        self.failures += 1;
+        self.due = now.after(pause.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0)));
+    }
+
     /// Whether the last call failed and no address is left to try at once.
     pub fn is_failing(&self) -> bool {
         self.failures > 0
@@ -94,6 +106,18 @@ mod tests {
         pace.hurry(at(100));
         pace.hurry(at(105));
         assert_eq!(pace.due(), at(110), "news does not push the call away");
+    }
+
+    #[test]
+    fn who_is_not_wanted_asks_again_ever_more_slowly_and_in_no_hurry() {
+        let mut pace = Pace::new(at(0));
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            pace.removed(at(1000), 1.0);
+            pace.hurry(at(1000));
+            pauses.push(pace.due().since(at(1000)).as_secs());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
     }
 
     #[test]

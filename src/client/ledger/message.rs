@@ -170,6 +170,8 @@ pub enum Verdict {
     UnknownExecutor,
     /// The call reached another cluster: stop everything, then register there as a new one (L12).
     WrongCluster,
+    /// An operator removed it: stop everything, then try to register, again and again, until it is admitted.
+    Removed,
     /// It was replaced: stop everything, deregister, end for good (L13).
     Superseded,
 }

@@ -242,6 +242,32 @@ fn case_58_a_lease_that_is_being_ended_is_not_given_up_on() {
 }
 
 #[test]
+fn who_was_removed_stops_everything_and_registers_until_it_is_admitted() {
+    let mut ledger = member();
+    let attempt = ledger.compose(at(1000)).unwrap();
+    ledger.refused(at(1001), &attempt, Verdict::Removed, Incarnation(8));
+    assert_eq!(ledger.take_actions(), [stop(1, 9), stop(2, 9)]);
+    ended(&mut ledger, 1003, 1, 9);
+    ended(&mut ledger, 1004, 2, 9);
+    for now in [2000, 4000, 8000] {
+        let attempt = ledger.compose(at(now)).unwrap();
+        assert_eq!((attempt.kind, attempt.incarnation), (Kind::Register, Incarnation(8)));
+        ledger.refused(at(now), &attempt, Verdict::Removed, Incarnation(9));
+        assert_eq!((ledger.take_actions(), ledger.end()), (vec![], None));
+    }
+    assert_eq!(call(&mut ledger, 9000, v(5, 30), Some(set(&[(1, 12)]))), [Action::Leased(at(9000 + L)), start(1, 12)]);
+}
+
+#[test]
+fn who_was_removed_ends_when_it_is_asked_to() {
+    let mut ledger = new();
+    let attempt = ledger.compose(at(0)).unwrap();
+    ledger.refused(at(1), &attempt, Verdict::Removed, Incarnation(8));
+    ledger.stop(at(2));
+    assert_eq!(ledger.end(), Some(End::Stopped), "nobody knows of it");
+}
+
+#[test]
 fn shards_that_do_not_stop_hold_a_new_registration_up_until_their_lease_ends() {
     let mut ledger = member();
     let attempt = ledger.compose(at(1000)).unwrap();
