@@ -185,7 +185,7 @@ async fn a_drain_is_asked_for_with_its_reason_and_waited_for() {
     let (code, stdout, stderr) = run(&["drain", "a", "--manager", &leader, "--wait", "--reason", "new disk", "--json"]).await;
     assert_eq!(code, Some(0), "{stderr}");
     assert_eq!(stdout, "{\"executor\":\"a\",\"done\":\"drained\",\"term\":7,\"revision\":9}\n");
-    assert_eq!(stderr, "executor a: 5 shards left\nexecutor a: 2 shards left\n");
+    assert_eq!(stderr, "executor a: 5 of 5 shards left\nexecutor a: 2 of 5 shards left\n");
     assert_eq!(script.asked.lock().unwrap()[0].reason, "new disk");
 }
 
@@ -194,7 +194,11 @@ async fn waiting_for_a_drain_ends_at_its_time_out() {
     let leader = serve(Script { states: states(&[("draining", 2)]), ..Script::default() }).await;
     let (code, stdout, stderr) = run(&["drain", "a", "--manager", &leader, "--wait", "--timeout", "300ms"]).await;
     assert_eq!((code, stdout.as_str()), (Some(1), ""));
-    assert!(stderr.contains("executor a was not drained within 300ms: 2 shards are left; the drain stays in force"), "{stderr}");
+    assert!(
+        stderr
+            .contains("executor a was not drained within 300ms: executor a: 2 of 2 shards left; the drain stays in force until"),
+        "{stderr}"
+    );
 }
 
 #[tokio::test]

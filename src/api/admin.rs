@@ -195,6 +195,8 @@ impl From<ExecutorOverview> for rpc::Executor {
             weight: executor.weight,
             shards: executor.shards,
             lease_remaining_ms: millis(executor.lease_remaining),
+            stopping: executor.stopping,
+            starting: executor.starting,
         }
     }
 }

@@ -1,27 +1,20 @@
-//! `drain`, `cordon` and `uncordon`: what an operator wants of one executor id.
+//! `drain`, `cordon`, `uncordon`, `remove` and `admit`: what an operator wants of one executor id.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use humantime_serde::re::humantime::{format_duration, parse_duration};
 use serde::Serialize;
-use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use super::asker::asked_by;
 use super::manager::{self, Managers};
 use super::output::{self, Format};
+use super::wait::{Seen, WaitArguments, Waiting};
 use super::{Error, executors};
-use crate::rpc::{self, ChangeExecutorRequest, ChangeExecutorResponse, GetStatusRequest};
+use crate::rpc::{self, ChangeExecutorRequest, ChangeExecutorResponse, RemoveExecutorRequest};
 use crate::types::ExecutorId;
 
-/// How often `drain --wait` looks.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// How long nothing may change before `drain --wait` asks the manager why, and how often it asks again.
-const SILENCE: Duration = Duration::from_secs(5);
-
-/// Of `cordon` and `uncordon`, and of `drain` among others.
+/// Of `cordon`, `uncordon` and `admit`, and of the others among others.
 #[derive(Debug, clap::Args)]
 pub(super) struct ChangeArguments {
     /// The executor's id
@@ -41,12 +34,20 @@ pub(super) struct ChangeArguments {
 pub(super) struct DrainArguments {
     #[command(flatten)]
     change: ChangeArguments,
-    /// Wait until the executor has no shard left
+    #[command(flatten)]
+    waiting: WaitArguments,
+}
+
+/// Of `remove`.
+#[derive(Debug, clap::Args)]
+pub(super) struct RemoveArguments {
+    #[command(flatten)]
+    change: ChangeArguments,
+    /// My word that its process is gone and nothing of it runs any more: its shards are free at once
     #[arg(long)]
-    wait: bool,
-    /// How long to wait, such as 90s or 5m; the drain stays in force afterwards
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = parse_duration, requires = "wait")]
-    timeout: Duration,
+    dead: bool,
+    #[command(flatten)]
+    waiting: WaitArguments,
 }
 
 /// What these commands print with `--json`.
@@ -61,27 +62,54 @@ struct Done<'a> {
 pub(super) async fn cordon(arguments: ChangeArguments) -> Result<ExitCode, Error> {
     let call = async |channel: Channel, change| manager::admin(channel).cordon_executor(change).await;
     let answer = arguments.ask(call).await?;
-    arguments.print("cordoned", "gets no new shards; `shard-manager uncordon` ends that", answer)
+    arguments.print("cordoned", "gets no new shards; `shard-manager uncordon` ends that", &answer)
 }
 
 pub(super) async fn uncordon(arguments: ChangeArguments) -> Result<ExitCode, Error> {
     let call = async |channel: Channel, change| manager::admin(channel).uncordon_executor(change).await;
     let answer = arguments.ask(call).await?;
-    arguments.print("uncordoned", "may get shards again", answer)
+    arguments.print("uncordoned", "may get shards again", &answer)
+}
+
+pub(super) async fn admit(arguments: ChangeArguments) -> Result<ExitCode, Error> {
+    let call = async |channel: Channel, change| manager::admin(channel).admit_executor(change).await;
+    let answer = arguments.ask(call).await?;
+    arguments.print("admitted", "is not removed any more: it may register, and get shards, again", &answer)
 }
 
 pub(super) async fn drain(arguments: DrainArguments) -> Result<ExitCode, Error> {
-    let DrainArguments { change: arguments, wait, timeout } = arguments;
+    let DrainArguments { change: arguments, waiting } = arguments;
     let call = async |channel: Channel, change| manager::admin(channel).drain_executor(change).await;
     let answer = arguments.ask(call).await?;
-    if !wait {
-        return arguments.print("draining", "is being drained; `shard-manager uncordon` ends that", answer);
+    if !waiting.wait {
+        return arguments.print("draining", "is being drained; `shard-manager uncordon` ends that", &answer);
     }
-    match tokio::time::timeout(timeout, arguments.wait_until_drained()).await {
-        Ok(result) => result?,
-        Err(_) => return Err(Error::TimedOut(arguments.not_drained(timeout).await)),
+    let goes_on = "the drain stays in force until `shard-manager uncordon`";
+    arguments.wait_until_empty(waiting, "drained", &["drained", "lapsed"], goes_on).await?;
+    arguments.print("drained", "has no shard left", &answer)
+}
+
+pub(super) async fn remove(arguments: RemoveArguments) -> Result<ExitCode, Error> {
+    let RemoveArguments { change: arguments, dead, waiting } = arguments;
+    let change = RemoveExecutorRequest {
+        executor_id: arguments.id.to_string(),
+        dead,
+        asked_by: asked_by(),
+        reason: arguments.reason.clone(),
+    };
+    let call = async |channel: Channel| manager::admin(channel).remove_executor(change.clone()).await;
+    let answer = arguments.managers.ask(call).await?;
+    if !waiting.wait {
+        let meaning = if dead {
+            "is removed, and its shards are free; `shard-manager admit` lets it come back"
+        } else {
+            "is being removed: its shards leave, then its id is barred; `shard-manager admit` takes that back"
+        };
+        return arguments.print(if dead { "removed" } else { "removing" }, meaning, &answer);
     }
-    arguments.print("drained", "has no shard left", answer)
+    let goes_on = "the removal goes on until `shard-manager admit`";
+    arguments.wait_until_empty(waiting, "removed", &["removed", "lapsed"], goes_on).await?;
+    arguments.print("removed", "is removed and has no shard left; `shard-manager admit` lets it come back", &answer)
 }
 
 impl ChangeArguments {
@@ -94,7 +122,7 @@ impl ChangeArguments {
         self.managers.ask(async |channel| call(channel, change.clone()).await).await
     }
 
-    fn print(&self, done: &'static str, meaning: &str, answer: ChangeExecutorResponse) -> Result<ExitCode, Error> {
+    fn print(&self, done: &'static str, meaning: &str, answer: &ChangeExecutorResponse) -> Result<ExitCode, Error> {
         let version = answer.version.unwrap_or_default();
         let executor = self.id.as_str();
         let printed = if self.format.json {
@@ -105,89 +133,78 @@ impl ChangeArguments {
         Ok(printed?)
     }
 
-    /// Looks again and again, and says what changes, or why nothing does. A manager that goes away and comes back is waited for.
-    async fn wait_until_drained(&self) -> Result<(), manager::Error> {
-        let (mut said, mut noted) = (String::new(), Vec::new());
-        let mut ask_why_at = Instant::now() + SILENCE;
-        loop {
-            let progress = match executors::list(&self.managers).await {
-                Ok(executors) => match progress(&executors, self.id.as_str()) {
-                    Progress::Done => return Ok(()),
-                    Progress::Left(shards) => format!("executor {}: {shards} shards left", self.id),
-                },
-                Err(error) if error.is_passing() => format!("still waiting: {error}"),
-                Err(error) => return Err(error),
-            };
-            if progress != said {
-                output::say(&progress);
-                said = progress;
-                ask_why_at = Instant::now() + SILENCE;
-            } else if Instant::now() >= ask_why_at {
-                // Where it does not answer just now, the next look says so.
-                if let Ok(notes) = self.notes().await
-                    && notes != noted
-                {
-                    notes.iter().for_each(|note| output::say(&format!("the manager says: {note}")));
-                    noted = notes;
+    /// Until nothing of the id has a shard any more and all of it is in one of these states.
+    async fn wait_until_empty(&self, waiting: WaitArguments, done: &str, states: &[&str], goes_on: &str) -> Result<(), Error> {
+        let (undone, goes_on) = (format!("executor {} was not {done}", self.id), goes_on.to_owned());
+        let waiting = Waiting { managers: &self.managers, timeout: waiting.timeout, undone, goes_on };
+        let mut most = 0;
+        let look = async || {
+            let executors = executors::list(&self.managers).await?;
+            Ok(match left(&executors, self.id.as_str(), states) {
+                None => Seen::Over(()),
+                Some(left) => {
+                    most = most.max(left.shards);
+                    Seen::Goes(left.progress(self.id.as_str(), most))
                 }
-                ask_why_at = Instant::now() + SILENCE;
-            }
-            tokio::time::sleep(LOOK_INTERVAL).await;
-        }
-    }
-
-    /// Why the manager does not do more.
-    async fn notes(&self) -> Result<Vec<String>, manager::Error> {
-        let question = async |channel| manager::admin(channel).get_status(GetStatusRequest {}).await;
-        Ok(self.managers.ask(question).await?.notes)
-    }
-
-    async fn not_drained(&self, waited: Duration) -> String {
-        let left = match executors::list(&self.managers).await.map(|executors| progress(&executors, self.id.as_str())) {
-            Ok(Progress::Left(shards)) => format!("{shards} shards are left"),
-            Ok(Progress::Done) => "the last shard left just now".to_owned(),
-            Err(error) => error.to_string(),
+            })
         };
-        let waited = format_duration(waited);
-        format!(
-            "executor {} was not drained within {waited}: {left}; the drain stays in force until `shard-manager uncordon`",
-            self.id
-        )
+        waiting.until(look).await
     }
 }
 
+/// What still names an id as its owner.
 #[derive(Debug, PartialEq, Eq)]
-enum Progress {
-    /// Drained, or gone.
-    Done,
-    /// So many shards still name it as their owner.
-    Left(u32),
+struct Left {
+    shards: u32,
+    /// Of these, those that it was told to stop.
+    stopping: u32,
 }
 
-/// An id may stand for several incarnations, of which the older ones are on their way out: all of them count.
-fn progress(executors: &[rpc::Executor], id: &str) -> Progress {
+impl Left {
+    /// `most` is how many there were at the most.
+    fn progress(&self, id: &str, most: u32) -> String {
+        let Left { shards, stopping } = self;
+        let stopping = if *stopping > 0 { format!(", {stopping} of them being stopped by it") } else { String::new() };
+        format!("executor {id}: {shards} of {most} shards left{stopping}")
+    }
+}
+
+/// `None` where it is over. An id may stand for several incarnations, of which the older ones are on their way out: all of them count.
+fn left(executors: &[rpc::Executor], id: &str, states: &[&str]) -> Option<Left> {
     let ours = executors.iter().filter(|executor| executor.id == id);
-    let finished = |executor: &rpc::Executor| executor.shards == 0 && matches!(executor.state.as_str(), "drained" | "lapsed");
-    let left: Vec<u32> = ours.filter(|executor| !finished(executor)).map(|executor| executor.shards).collect();
-    if left.is_empty() { Progress::Done } else { Progress::Left(left.iter().sum()) }
+    let over = |executor: &rpc::Executor| executor.shards == 0 && states.contains(&executor.state.as_str());
+    let left: Vec<&rpc::Executor> = ours.filter(|executor| !over(executor)).collect();
+    let sum = |count: fn(&rpc::Executor) -> u32| left.iter().map(|executor| count(executor)).sum();
+    (!left.is_empty()).then(|| Left { shards: sum(|it| it.shards), stopping: sum(|it| it.stopping) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn executor(id: &str, state: &str, shards: u32) -> rpc::Executor {
-        rpc::Executor { id: id.into(), state: state.into(), shards, ..rpc::Executor::default() }
+    fn executor(id: &str, state: &str, shards: u32, stopping: u32) -> rpc::Executor {
+        rpc::Executor { id: id.into(), state: state.into(), shards, stopping, ..rpc::Executor::default() }
     }
 
     #[test]
     fn a_drain_is_done_when_no_incarnation_has_a_shard_left() {
-        let others = executor("b", "active", 9);
-        assert_eq!(progress(&[others.clone(), executor("a", "draining", 3)], "a"), Progress::Left(3));
-        assert_eq!(progress(&[others.clone(), executor("a", "drained", 0)], "a"), Progress::Done);
-        assert_eq!(progress(&[others], "a"), Progress::Done, "it is gone");
-        assert_eq!(progress(&[executor("a", "lapsed", 2), executor("a", "drained", 0)], "a"), Progress::Left(2));
-        assert_eq!(progress(&[executor("a", "lapsed", 0)], "a"), Progress::Done, "it is away and owns nothing");
-        assert_eq!(progress(&[executor("a", "draining", 0)], "a"), Progress::Left(0), "not settled yet");
+        let left = |executors: &[rpc::Executor]| left(executors, "a", &["drained", "lapsed"]).map(|it| (it.shards, it.stopping));
+        let others = executor("b", "active", 9, 4);
+        assert_eq!(left(&[others.clone(), executor("a", "draining", 3, 2)]), Some((3, 2)));
+        assert_eq!(left(&[others.clone(), executor("a", "drained", 0, 0)]), None);
+        assert_eq!(left(&[others]), None, "it is gone");
+        assert_eq!(left(&[executor("a", "lapsed", 2, 0), executor("a", "drained", 0, 0)]), Some((2, 0)));
+        assert_eq!(left(&[executor("a", "lapsed", 0, 0)]), None, "it is away and owns nothing");
+        assert_eq!(left(&[executor("a", "draining", 0, 0)]), Some((0, 0)), "not settled yet");
+        assert_eq!(left(&[executor("a", "removed", 0, 0)]), Some((0, 0)), "that is something else");
+    }
+
+    #[test]
+    fn progress_says_how_many_of_how_many_and_what_they_wait_for() {
+        assert_eq!(Left { shards: 5, stopping: 0 }.progress("a", 7), "executor a: 5 of 7 shards left");
+        assert_eq!(
+            Left { shards: 5, stopping: 2 }.progress("a", 7),
+            "executor a: 5 of 7 shards left, 2 of them being stopped by it"
+        );
     }
 }

@@ -29,13 +29,15 @@ struct Executor {
     state: String,
     weight: u32,
     shards: u32,
+    stopping: u32,
+    starting: u32,
     lease_remaining_ms: u64,
 }
 
 impl From<rpc::Executor> for Executor {
     fn from(executor: rpc::Executor) -> Executor {
-        let rpc::Executor { id, incarnation, endpoint, state, weight, shards, lease_remaining_ms } = executor;
-        Executor { id, incarnation, endpoint, state, weight, shards, lease_remaining_ms }
+        let rpc::Executor { id, incarnation, endpoint, state, weight, shards, lease_remaining_ms, stopping, starting } = executor;
+        Executor { id, incarnation, endpoint, state, weight, shards, stopping, starting, lease_remaining_ms }
     }
 }
 
@@ -79,7 +81,16 @@ mod tests {
     fn executors() -> Vec<Executor> {
         let executor = |id: &str, incarnation, state: &str, shards, lease_remaining_ms| {
             let (id, endpoint, state) = (id.to_owned(), "http://127.0.0.1:7001".to_owned(), state.to_owned());
-            Executor::from(rpc::Executor { id, incarnation, endpoint, state, weight: 1, shards, lease_remaining_ms })
+            Executor::from(rpc::Executor {
+                id,
+                incarnation,
+                endpoint,
+                state,
+                weight: 1,
+                shards,
+                lease_remaining_ms,
+                ..rpc::Executor::default()
+            })
         };
         vec![executor("orders-0", u64::MAX, "active", 512, 29_876), executor("orders-1", 5, "lapsed", 0, 0)]
     }
@@ -89,7 +100,7 @@ mod tests {
         let json = serde_json::to_value(&executors()[..1]).unwrap();
         let expected = serde_json::json!([{
             "id": "orders-0", "incarnation": u64::MAX, "endpoint": "http://127.0.0.1:7001", "state": "active", "weight": 1,
-            "shards": 512, "lease_remaining_ms": 29_876,
+            "shards": 512, "stopping": 0, "starting": 0, "lease_remaining_ms": 29_876,
         }]);
         assert_eq!(json, expected);
     }

@@ -1,8 +1,9 @@
 //! The command line: `serve`, the commands that talk to a running manager, and a small real executor for trying things out.
 //!
 //! Results go to standard output, as a table for people or, with `--json`, as JSON for programs; everything else goes to standard
-//! error. Exit codes: 0 done, 1 not done (no manager answers, it refuses, a check found something), 2 usage or configuration; those of
-//! `serve` stand in `docs/operations.md`, those of `export` and `import` in `docs/moving.md`, those of `conformance` in its help.
+//! error. Exit codes: 0 done, 1 not done (no manager answers, it refuses, a check found something, the time for waiting is over), 2 usage
+//! or configuration, 130 interrupted while waiting; those of `serve` stand in `docs/operations.md`, those of `export` and `import` in
+//! `docs/moving.md`, those of `conformance` in its help.
 
 mod asker;
 mod config;
@@ -17,6 +18,7 @@ mod import;
 pub mod journal;
 mod logging;
 mod manager;
+mod moves;
 mod output;
 mod plan;
 mod rebalance;
@@ -25,6 +27,7 @@ mod signals;
 mod status;
 mod step_down;
 mod table;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -59,6 +62,12 @@ enum Command {
     Cordon(drain::ChangeArguments),
     /// End a cordon or a drain
     Uncordon(drain::ChangeArguments),
+    /// Move every shard away from an executor, then bar its id until it is admitted again
+    Remove(drain::RemoveArguments),
+    /// Take a removal back, whether it is under way or over
+    Admit(drain::ChangeArguments),
+    /// Move shards to an executor, within the bounds of the balance
+    Move(moves::Arguments),
     /// Let no shard move for balance for a while
     #[command(subcommand)]
     Rebalance(rebalance::Command),
@@ -136,12 +145,19 @@ enum Error {
     /// What was waited for did not happen in time.
     #[error("{0}")]
     TimedOut(String),
+    /// What was waited for is over, and came out otherwise.
+    #[error("{0}")]
+    Undone(String),
+    /// Somebody did not want to wait any longer.
+    #[error("{0}")]
+    Interrupted(String),
 }
 
 impl Error {
     fn exit_code(&self) -> ExitCode {
         match self {
             Error::Config(_) => ExitCode::from(2),
+            Error::Interrupted(_) => ExitCode::from(130),
             _ => ExitCode::FAILURE,
         }
     }
@@ -158,6 +174,9 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         Command::Drain(arguments) => drain::drain(arguments).await,
         Command::Cordon(arguments) => drain::cordon(arguments).await,
         Command::Uncordon(arguments) => drain::uncordon(arguments).await,
+        Command::Remove(arguments) => drain::remove(arguments).await,
+        Command::Admit(arguments) => drain::admit(arguments).await,
+        Command::Move(arguments) => moves::run(arguments).await,
         Command::Rebalance(command) => rebalance::run(command).await,
         Command::Plan(arguments) => plan::run(arguments).await,
         Command::Explain(arguments) => explain::run(arguments).await,

@@ -21,25 +21,25 @@ pub(super) struct Arguments {
 
 /// What `table --json` prints.
 #[derive(Debug, PartialEq, Serialize)]
-struct Table {
+pub(super) struct Table {
     cluster_id: String,
     term: u64,
     revision: u64,
     number_of_shards: u32,
-    shards: Vec<Shard>,
+    pub(super) shards: Vec<Shard>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
-struct Shard {
+pub(super) struct Shard {
     shard: u32,
-    executor: Option<String>,
+    pub(super) executor: Option<String>,
     epoch: u64,
-    state: State,
+    pub(super) state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+pub(super) enum State {
     Held,
     Releasing,
     Unassigned,
@@ -58,18 +58,23 @@ impl State {
 }
 
 pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
-    let question = async |channel| {
-        let anything = GetRoutingTableRequest { cluster_id: String::new(), known: None };
-        manager::shard_manager(channel).get_routing_table(anything).await
-    };
-    let table = Table::read(arguments.managers.ask(question).await?)?;
+    let table = get(&arguments.managers).await?;
     let printed = if arguments.format.json { output::print_json(&table) } else { output::print(&as_text(&table)) };
     Ok(printed?)
 }
 
+/// As the leader shows it.
+pub(super) async fn get(managers: &Managers) -> Result<Table, Error> {
+    let question = async |channel| {
+        let anything = GetRoutingTableRequest { cluster_id: String::new(), known: None };
+        manager::shard_manager(channel).get_routing_table(anything).await
+    };
+    Table::read(managers.ask(question).await?)
+}
+
 impl Table {
     /// Refuses arrays that do not fit together.
-    fn read(answer: RoutingTable) -> Result<Table, Error> {
+    pub(super) fn read(answer: RoutingTable) -> Result<Table, Error> {
         let number = answer.number_of_shards as usize;
         if answer.owner.len() != number || answer.epochs.len() != number {
             let (owners, epochs) = (answer.owner.len(), answer.epochs.len());

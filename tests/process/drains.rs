@@ -93,14 +93,14 @@ async fn a_drain_that_cannot_go_on_says_why() {
     let output = run(&["drain", "a", "--wait", "--timeout", "12s", "--manager", &cluster.manager.grpc.to_string()]).await;
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.matches("executor a: 64 shards left").count(), 1, "{said}");
+    assert_eq!(said.matches("executor a: 64 of 64 shards left\n").count(), 1, "{said}");
     let mut notes: Vec<&str> = said.lines().filter(|line| line.starts_with("the manager says: ")).collect();
     assert!(notes.iter().any(|note| note.contains("nobody can take them")), "{said}");
     let all = notes.len();
     notes.sort_unstable();
     notes.dedup();
     assert_eq!(notes.len(), all, "each once: {said}");
-    assert!(said.contains("executor a was not drained within 12s: 64 shards are left"), "{said}");
+    assert!(said.contains("executor a was not drained within 12s: executor a: 64 of 64 shards left"), "{said}");
     drop(a);
 }
 

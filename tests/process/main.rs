@@ -5,6 +5,7 @@
 //! scenario states a bound of the product itself, it says so.
 #![allow(clippy::unwrap_used)]
 
+mod by_hand;
 mod counter;
 mod cuts;
 mod damage;
@@ -20,6 +21,7 @@ mod moves;
 mod observe;
 mod pauses;
 mod questions;
+mod removal;
 mod replicas;
 mod requests;
 mod router;

@@ -1,10 +1,72 @@
 //! Shards that an operator moves.
 
 use tonic::{Request, Status};
+use tracing::info;
 
-use crate::api::Leading;
+use super::{asker, outcome, peer};
+use crate::api::{Invalid, Leading, cut, invalid, status};
+use crate::assignment::command::Answer;
+use crate::assignment::event::Demand;
+use crate::coordinator::Call;
 use crate::rpc;
+use crate::types::ShardId;
 
-pub async fn move_shards(_: &Leading, _: Request<rpc::MoveShardsRequest>) -> Result<rpc::MoveShardsResponse, Status> {
-    Err(Status::unimplemented("not built yet"))
+/// So many shards are named in the log.
+const NAMED: usize = 16;
+
+pub async fn move_shards(leading: &Leading, request: Request<rpc::MoveShardsRequest>) -> Result<rpc::MoveShardsResponse, Status> {
+    let peer = peer(&request);
+    let rpc::MoveShardsRequest { shards, to_executor_id, asked_by, reason } = request.into_inner();
+    let to = to_executor_id.parse().map_err(|error| invalid("to_executor_id", error))?;
+    let shards = ascending(shards, leading.number_of_shards)?;
+    let (count, named) = (shards.len(), named(&shards));
+    let answer = leading.handle.call(Call::Demand(Demand::Move { shards, to })).await;
+    info!(
+        to = cut(&to_executor_id),
+        count,
+        shards = named,
+        asked_by = asker(&asked_by),
+        reason = cut(&reason),
+        peer,
+        outcome = outcome(&answer),
+        "an operator moves shards"
+    );
+    match answer? {
+        Answer::Moving(version, moving) => Ok(rpc::MoveShardsResponse { version: Some(version.into()), moving }),
+        _ => Err(status::unexpected()),
+    }
+}
+
+/// Each once, ascending, and all of them known.
+fn ascending(mut shards: Vec<u32>, number_of_shards: u32) -> Result<Vec<ShardId>, Invalid> {
+    if shards.is_empty() {
+        return Err(invalid("shards", "none is named: it takes at least one"));
+    }
+    shards.sort_unstable();
+    if let Some(twice) = shards.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(invalid("shards", format!("{} is named twice: each may be named once", twice[0])));
+    }
+    if let Some(unknown) = shards.last().filter(|shard| **shard >= number_of_shards) {
+        return Err(invalid("shards", format!("{unknown} is refused: shards are 0 to {}", number_of_shards.saturating_sub(1))));
+    }
+    Ok(shards.into_iter().map(ShardId).collect())
+}
+
+fn named(shards: &[ShardId]) -> String {
+    let few: Vec<String> = shards.iter().take(NAMED).map(ToString::to_string).collect();
+    format!("{}{}", few.join(", "), if shards.len() > NAMED { ", ..." } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_known_and_named_once() {
+        assert_eq!(ascending(vec![3, 0, 2], 4).unwrap(), [0, 2, 3].map(ShardId));
+        let refused = |shards: &[u32]| ascending(shards.to_vec(), 4).unwrap_err().to_string();
+        assert!(refused(&[]).contains("none is named"));
+        assert!(refused(&[1, 2, 1]).contains("1 is named twice"));
+        assert!(refused(&[1, 4]).contains("4 is refused: shards are 0 to 3"));
+    }
 }
