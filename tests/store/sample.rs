@@ -27,7 +27,7 @@ pub fn executor(at: u32) -> ExecutorRecord {
         incarnation: Incarnation(u64::MAX - u64::from(at)),
         endpoint: format!("http://10.0.0.{at}:9093"),
         weight: 1 + at * 99 % 1000,
-        wish: [Wish::None, Wish::Cordon, Wish::Drain][at as usize % 3],
+        wish: [Wish::None, Wish::Cordon, Wish::Drain, Wish::Remove][at as usize % 4],
         leaving: at.is_multiple_of(2),
         standing: [Standing::Present, Standing::Superseded, Standing::Gone][at as usize % 3],
     }

@@ -32,7 +32,7 @@ fn executor(at: u64) -> ExecutorRecord {
         incarnation: Incarnation(u64::MAX - at),
         endpoint: format!("http://10.0.0.{at}:9093"),
         weight: 1 + at as u32,
-        wish: [Wish::None, Wish::Cordon, Wish::Drain][at as usize % 3],
+        wish: [Wish::None, Wish::Cordon, Wish::Drain, Wish::Remove][at as usize % 4],
         leaving: at.is_multiple_of(2),
         standing: [Standing::Present, Standing::Superseded, Standing::Gone][at as usize % 3],
     }
