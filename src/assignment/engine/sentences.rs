@@ -99,6 +99,7 @@ pub fn owned_until(previous: Previous, cause: Cause, ago: Duration) -> String {
         Cause::Rebalance => "for balance",
         Cause::NotAdmitted => "it had not started it in time",
         Cause::Superseded => "its process was replaced by a newer one",
+        Cause::Operator => "an operator moved it",
     };
     format!("{previous} owned it until {ago} ago: {why}")
 }
@@ -122,6 +123,7 @@ pub fn granted(owner: &ExecutorId, epoch: Epoch, ago: Duration, previous: Previo
         (_, Cause::Rebalance) => "for balance",
         (_, Cause::NotAdmitted) => "which had not started it in time",
         (_, Cause::Superseded) => "whose process was replaced by a newer one",
+        (_, Cause::Operator) => "from which an operator moved it",
     };
     format!("{grant}, after {}, {after}", name(previous))
 }
@@ -141,6 +143,7 @@ pub fn asked_back(owner: &ExecutorId, cause: Cause) -> String {
         Cause::Rebalance => "it moves for balance",
         Cause::NotAdmitted => "it had not started it in time",
         Cause::Superseded => "a newer process took its place",
+        Cause::Operator => "an operator moves it",
         Cause::LeaderChange => "an earlier leader said so, or it could not be told whether it really had it",
         Cause::Startup | Cause::Crash => "nobody is known to serve it",
     };

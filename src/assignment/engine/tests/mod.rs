@@ -5,7 +5,7 @@ mod explain;
 mod forecast;
 mod handoff;
 mod leadership;
-mod pause;
 mod moves;
+mod pause;
 mod removal;
 mod rig;
