@@ -188,7 +188,6 @@ impl Engine {
         let admit_by = now.after(self.longest_lease());
         let Some(contact) = self.contacts.get_mut(&slot) else { return Told::default() };
         let news = !contact.heard;
-        contact.heard_at = Some(now);
         let told = contact.hear(mark, claim, &self.state);
         // L6: what it held before and does not hold now, it has to start again within the time of a lease.
         contact.unadmitted.extend(told.missing.iter().map(|&shard| (shard, admit_by)));

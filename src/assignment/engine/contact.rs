@@ -18,8 +18,6 @@ pub struct Contact {
     pub lease_is_over: bool,
     /// It spoke to this leadership.
     pub heard: bool,
-    /// When it spoke last, or could have since: moved by stalls. `None` until the port is open.
-    pub heard_at: Option<BootInstant>,
     /// By its health probe.
     pub healthy: bool,
     /// It did not start what it was given: gets nothing new until then (L6).
@@ -74,7 +72,6 @@ impl Contact {
             lease,
             lease_is_over: false,
             heard: joined,
-            heard_at: None,
             healthy: true,
             sluggish_until: None,
             failures: 0,
@@ -204,7 +201,5 @@ impl Contact {
         for deadline in releases.chain(self.unadmitted.values_mut()) {
             *deadline = postponed(*deadline, stall);
         }
-        // P10: what it said meanwhile was not read.
-        self.heard_at = self.heard_at.map(|at| at.after(stall.delay).max(stall.now));
     }
 }

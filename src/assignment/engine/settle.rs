@@ -90,7 +90,6 @@ impl Engine {
         }
         for contact in self.contacts.values_mut() {
             contact.lease = Some(lease);
-            contact.heard_at = Some(now);
             contact.releasing.values_mut().for_each(|release| release.free_at = Some(lease.ends()));
         }
         let slots: Vec<Slot> = self.contacts.keys().copied().collect();
@@ -170,7 +169,6 @@ impl Engine {
                     let lease = Lease::until(self.lease_end(now));
                     let joined = outbox.joined.contains(&slot);
                     let mut contact = Contact::new(new.incarnation, Some(lease), joined);
-                    contact.heard_at = Some(now);
                     contact.sluggish_until = self.is_unstable(&new.id).then(|| now.after(self.longest_lease()));
                     self.contacts.insert(slot, contact);
                 }

@@ -46,12 +46,14 @@ impl Engine {
         Drafted::Due(Due::Current)
     }
 
-    /// How it is known that a process is not gone: it spoke, or had no time to speak to this leader, within half a lease. Who is alive
-    /// renews each third.
+    /// How it is known that a process is not gone: it renewed its lease, or had no time to renew it with this leader, within half a
+    /// lease. Who is alive renews each third. The lease says when that was, and stalls move it (P10).
     fn sign_of_life(&self, now: BootInstant, slot: Slot) -> Option<String> {
         let Some(contact) = self.contacts.get(&slot) else { return Some("has joined just now, so it is not dead".to_owned()) };
-        let lease_ttl = self.settings.lease_ttl.max(Duration::from_millis(self.state.meta.lease_ttl_ms));
-        let (silence, enough) = (now.since(contact.heard_at?), lease_ttl / 2);
+        let own = self.settings.lease_ttl + self.settings.margin();
+        let whole = if contact.heard { own } else { self.longest_lease() + self.settings.takeover_grace };
+        let silence = whole.saturating_sub(contact.lease?.ends().since(now));
+        let enough = self.settings.lease_ttl.max(Duration::from_millis(self.state.meta.lease_ttl_ms)) / 2;
         let why = if contact.heard {
             format!("was heard {silence:.1?} ago, so it is not dead; one that is stays silent for {enough:.1?}")
         } else {
