@@ -14,6 +14,7 @@ use shard_manager::client::{ExecutorSession, Happening, ObserverError, SessionEv
 use shard_manager::rpc::shard_manager_client::ShardManagerClient;
 use shard_manager::rpc::{GetRoutingTableRequest, MAX_MESSAGE_BYTES, NOBODY, RoutingTable};
 use shard_manager::types::BootInstant;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tonic::transport::{Channel, Endpoint};
 
 /// How long anything may take that is waited for.
@@ -45,6 +46,10 @@ impl Process {
         kill_process(Pid::from_raw(self.0.id().try_into().unwrap()).unwrap(), signal).unwrap();
     }
 
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
     pub fn kill(&self) {
         self.signal(Signal::KILL);
     }
@@ -63,14 +68,40 @@ impl Drop for Process {
 }
 
 /// Polls every millisecond until there is a value.
-pub async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub async fn eventually<T>(what: &str, condition: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually_within(PATIENCE, what, condition).await
+}
+
+/// The same, for what takes long.
+pub async fn eventually_within<T>(patience: Duration, what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(value) = condition().await {
             return value;
         }
-        assert!(Instant::now() < deadline, "{what} did not come within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what} did not come within {patience:?}");
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A thread with a runtime of its own, for what must not wait for the rest of this process. May be dropped within another runtime.
+pub struct Apart(Option<Runtime>);
+
+impl Apart {
+    pub fn new() -> Apart {
+        Apart(Some(Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()))
+    }
+
+    pub fn handle(&self) -> &Handle {
+        self.0.as_ref().expect("it is there until it is dropped").handle()
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 

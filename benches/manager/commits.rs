@@ -1,5 +1,6 @@
 //! A commit through the store, against the same writes without it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -63,7 +64,7 @@ pub fn state(number_of_shards: u32, executors: u32, token: Token) -> State {
 }
 
 /// The same, after one shard of each page got its next epoch.
-fn next(state: &State) -> State {
+pub fn next(state: &State) -> State {
     let mut next = state.clone();
     next.meta.attempt += 1;
     for shard in (0..next.meta.number_of_shards).step_by(SHARDS_PER_PAGE) {
@@ -226,31 +227,42 @@ async fn on_sqlite() -> (Vec<f64>, Vec<f64>) {
     let fence = Fence::Sql { number: database.draw_leadership(token, "bench").await.unwrap(), token };
     let store = SqliteStore::new(Arc::clone(&database));
 
-    let options = SqliteConnectOptions::new()
-        .filename(directory.path().join("floor.db"))
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .disable_statement_logging();
-    let mut connection: SqliteConnection = options.connect().await.unwrap();
-    let table =
-        "CREATE TABLE record (kind TEXT NOT NULL, page INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, page)) STRICT";
-    sqlx::query(table).execute(&mut connection).await.unwrap();
-    let bare = async |records: Vec<(Key, Vec<u8>)>| {
+    let mut bare = BareSqlite::open(&directory.path().join("floor.db")).await;
+    let measured = alternate(&store, &fence, SHARDS_PER_PAGE as u32, async |records| bare.write(records).await).await;
+    bare.0.close().await.unwrap();
+    database.close().await;
+    measured
+}
+
+/// A file with the settings of the store's, written by bare statements.
+pub struct BareSqlite(SqliteConnection);
+
+impl BareSqlite {
+    pub async fn open(path: &Path) -> BareSqlite {
+        let options = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .disable_statement_logging();
+        let mut connection: SqliteConnection = options.connect().await.unwrap();
+        let table = "CREATE TABLE record (kind TEXT NOT NULL, page INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, page)) STRICT";
+        sqlx::query(table).execute(&mut connection).await.unwrap();
+        BareSqlite(connection)
+    }
+
+    /// Milliseconds that it took.
+    pub async fn write(&mut self, records: Vec<(Key, Vec<u8>)>) -> f64 {
         let begun = Instant::now();
-        sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await.unwrap();
+        sqlx::query("BEGIN IMMEDIATE").execute(&mut self.0).await.unwrap();
         for (key, bytes) in records {
             let upsert = "INSERT INTO record (kind, page, body) VALUES (?, ?, ?) ON CONFLICT (kind, page) DO UPDATE SET body = excluded.body";
             let upsert = sqlx::query(upsert).bind(key.kind.name()).bind(key.page).bind(bytes);
-            upsert.execute(&mut connection).await.unwrap();
+            upsert.execute(&mut self.0).await.unwrap();
         }
-        sqlx::query("COMMIT").execute(&mut connection).await.unwrap();
+        sqlx::query("COMMIT").execute(&mut self.0).await.unwrap();
         ms(begun.elapsed())
-    };
-    let measured = alternate(&store, &fence, SHARDS_PER_PAGE as u32, bare).await;
-    connection.close().await.unwrap();
-    database.close().await;
-    measured
+    }
 }
 
 /// As SQLite says.

@@ -4,13 +4,19 @@
 //! below `target/bench/`, because a page that tells of half a run misleads. Nothing here asserts a time.
 #![allow(clippy::unwrap_used)]
 
+mod bare;
 mod cell;
 mod cluster;
 mod commits;
 mod core;
+mod crowd;
 mod handover;
 mod host;
+mod memory;
+mod moves;
 mod page;
+mod rolling;
+mod serving;
 mod site;
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -30,9 +36,32 @@ use crate::support::postgres::Postgres;
 const RUNS: usize = 50;
 /// How long an idle cluster is looked at in a whole run.
 const IDLE: Duration = Duration::from_secs(60);
-const PARTS: [&str; 9] = ["hand-over", "crash", "hang", "commits", "idle", "kill", "registrations", "cell", "core"];
+const PARTS: [&str; 16] = [
+    "hand-over",
+    "crash",
+    "hang",
+    "managers",
+    "commits",
+    "idle",
+    "kill",
+    "executors",
+    "registrations",
+    "handoff",
+    "watchers",
+    "tables",
+    "renewals",
+    "memory",
+    "cell",
+    "core",
+];
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, argument, directory, address] = &arguments[..]
+        && argument == bare::ARGUMENT
+    {
+        return bare::serve(Path::new(directory), address.parse().unwrap());
+    }
     let runs = std::env::var("BENCH_RUNS").map_or(RUNS, |runs| runs.parse().expect("BENCH_RUNS takes a number above 0"));
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
     let only: Vec<&str> = only.split(',').filter(|part| !part.is_empty()).collect();
@@ -85,8 +114,15 @@ async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
             "commits" => commits::all().await,
             "idle" => vec![handover::idle(if runs < RUNS { IDLE / 10 } else { IDLE }).await],
             "cell" => cell::all(),
-            "kill" => host::kill(runs.min(12)).await,
+            "managers" => rolling::managers(runs.min(RUNS).div_ceil(10)).await,
+            "kill" => host::kill(runs).await,
+            "executors" => rolling::executors(runs.min(RUNS).div_ceil(10)).await,
             "registrations" => host::registrations(runs.min(10)).await,
+            "handoff" => moves::handoff(runs).await,
+            "watchers" => moves::watchers(runs).await,
+            "tables" => serving::tables(runs.min(10)).await,
+            "renewals" => serving::renewals(runs.min(10)).await,
+            "memory" => memory::all().await,
             _ => core::all(),
         });
     }

@@ -18,7 +18,7 @@ pub const GRACE: Duration = Duration::from_secs(1);
 /// How long a successor has waited when its leader goes, at the least.
 pub const QUEUED: Duration = Duration::from_secs(1);
 /// What every key of the measured cluster begins with.
-const QUEUE: &str = "/shard-manager/leader/";
+pub const QUEUE: &str = "/shard-manager/leader/";
 
 /// What keeps state and leadership.
 pub enum Ground {

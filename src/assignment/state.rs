@@ -253,7 +253,7 @@ impl State {
     }
 
     /// Every shard, ascending.
-    pub fn shards(&self) -> impl Iterator<Item = (ShardId, ShardRecord)> + '_ {
+    pub fn shards(&self) -> impl Iterator<Item = (ShardId, ShardRecord)> + Clone + '_ {
         self.shards.iter().flat_map(|page| page.iter()).zip(0..).map(|(record, shard)| (ShardId(shard), *record))
     }
 

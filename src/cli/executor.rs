@@ -45,6 +45,10 @@ pub struct Arguments {
     /// How long to let the manager move the shards away when told to end by SIGTERM or SIGINT, e.g. 30, 30s, 500ms.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     pub leave_timeout: Duration,
+    /// When told to end by SIGTERM or SIGINT, stop the shards but give none away: the next process of this id at the same address goes
+    /// on with them, if it comes before the lease is over.
+    #[arg(long, conflicts_with = "leave_timeout")]
+    pub keep_shards: bool,
     /// Append here, as JSON lines, what happens to every shard.
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
@@ -114,8 +118,13 @@ pub async fn run(arguments: Arguments) -> ExitCode {
         end = session.ended() => return exit_code(end),
         _ = signals::either(&mut terminate, &mut interrupt) => {}
     }
-    tracing::info!(executor = %arguments.id, timeout = ?arguments.leave_timeout, "asked to stop; leaving");
-    session.begin_leave(arguments.leave_timeout);
+    if arguments.keep_shards {
+        tracing::info!(executor = %arguments.id, "asked to stop; the shards stay this executor's until its lease is over");
+        session.begin_restart();
+    } else {
+        tracing::info!(executor = %arguments.id, timeout = ?arguments.leave_timeout, "asked to stop; leaving");
+        session.begin_leave(arguments.leave_timeout);
+    }
     tokio::select! {
         end = session.ended() => exit_code(end),
         _ = signals::second(&mut terminate, &mut interrupt) => {

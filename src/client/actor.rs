@@ -78,6 +78,8 @@ pub struct Actor<H> {
     /// How many shards it had when it stopped.
     held_at_stop: usize,
     farewell_by: Option<BootInstant>,
+    /// It ends without a word to the manager, so that its shards stay its own.
+    is_restarting: bool,
 }
 
 struct Waiting {
@@ -118,6 +120,7 @@ impl<H: ShardHost> Actor<H> {
             leave_by: None,
             held_at_stop: 0,
             farewell_by: None,
+            is_restarting: false,
         }
     }
 
@@ -276,6 +279,10 @@ impl<H: ShardHost> Actor<H> {
                 self.leave_by = Some(now.after(timeout));
             }
             Event::Control(Control::Stop) => self.stop(now),
+            Event::Control(Control::Restart) => {
+                self.is_restarting = true;
+                self.stop(now);
+            }
             Event::Control(Control::StorageEpoch(shard, epoch)) => {
                 if shard.0 < self.ledger.number_of_shards() && (1..=MAX_NUMBER).contains(&epoch.0) {
                     self.ledger.storage_has_seen(shard, epoch);
@@ -405,6 +412,9 @@ impl<H: ShardHost> Actor<H> {
     }
 
     fn end_in_time(&mut self, now: BootInstant) {
+        if self.is_restarting && self.ledger.held().is_empty() {
+            self.ledger.deregistered();
+        }
         if self.farewell_by.is_some_and(|until| until <= now) {
             self.farewell_by = None;
             tracing::warn!(executor = %self.id, "could not deregister; the manager notices when the lease runs out");

@@ -11,6 +11,8 @@ pub enum Control {
     Leave(Duration),
     /// Stop now.
     Stop,
+    /// Stop now, and give nothing up: another process of this id follows.
+    Restart,
     /// The storage has seen this epoch.
     StorageEpoch(ShardId, Epoch),
 }

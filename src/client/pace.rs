@@ -4,8 +4,18 @@ use std::time::Duration;
 
 use crate::types::BootInstant;
 
-/// The first pause after a failure; doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// How pauses after failures grow: the first one, and by what each is longer than the one before.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    first: Duration,
+    factor: f64,
+}
+
+/// An executor that calls has a lease to go on with.
+const PATIENT: Growth = Growth { first: Duration::from_millis(50), factor: 2.0 };
+/// A caller's table gets old meanwhile. Each pause is, but for the first one's length, at most as long as all that came before it,
+/// shortened by chance as they may be: so the table is behind by about as long as nobody could tell, and no more.
+const EAGER: Growth = Growth { first: Duration::from_millis(2), factor: 1.5 };
 /// The longest pause while the lease is not known, and the longest of all.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The first pause of who is not wanted; doubled each time.
@@ -24,12 +34,18 @@ pub struct Pace {
     due: BootInstant,
     /// Failures in a row.
     failures: u32,
+    growth: Growth,
 }
 
 impl Pace {
-    /// Due at once.
+    /// An executor's; due at once.
     pub fn new(now: BootInstant) -> Pace {
-        Pace { lease_ttl: None, due: now, failures: 0 }
+        Pace { lease_ttl: None, due: now, failures: 0, growth: PATIENT }
+    }
+
+    /// The pace of one who only reads, and should know soon; due at once.
+    pub fn eager(now: BootInstant) -> Pace {
+        Pace { growth: EAGER, ..Pace::new(now) }
     }
 
     /// When the next call is due.
@@ -49,7 +65,7 @@ impl Pace {
         self.due = sent.after(lease_ttl / 3);
     }
 
-    /// The last call failed. The next waits for `jitter` (0 to 1) of a pause that doubles up to a sixth of the lease, 1 s at most;
+    /// The last call failed. The next waits for `jitter` (0 to 1) of a pause that grows up to a sixth of the lease, 1 s at most;
     /// it does not wait where the caller has `another_address` that did not fail yet.
     pub fn failed(&mut self, now: BootInstant, jitter: f64, another_address: bool) {
         if another_address {
@@ -57,7 +73,8 @@ impl Pace {
             return;
         }
         let longest = self.lease_ttl.map_or(LONGEST_PAUSE, |ttl| (ttl / 6).min(LONGEST_PAUSE));
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(longest);
+        let Growth { first, factor } = self.growth;
+        let pause = first.mul_f64(factor.powi(self.failures.min(32) as i32)).min(longest);
         self.failures += 1;
         // At least half of the pause, so that failures never become a busy loop.
         self.due = now.after(pause.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0)));
@@ -85,7 +102,7 @@ impl Pace {
 
     /// A new beginning: at once.
     pub fn reset(&mut self, now: BootInstant) {
-        *self = Pace { due: now, failures: 0, lease_ttl: self.lease_ttl };
+        *self = Pace { due: now, failures: 0, ..*self };
     }
 }
 
@@ -106,6 +123,21 @@ mod tests {
         pace.hurry(at(100));
         pace.hurry(at(105));
         assert_eq!(pace.due(), at(110), "news does not push the call away");
+    }
+
+    /// A manager that is there again is found within about the time for which none was.
+    #[test]
+    fn an_eager_one_pauses_no_longer_than_it_has_been_waiting() {
+        for until in 0..12 {
+            let (mut pace, mut waited) = (Pace::eager(at(0)), Duration::ZERO);
+            for _ in 0..until {
+                pace.failed(at(0), 0.0, false);
+                waited += pace.due().since(at(0));
+            }
+            pace.failed(at(0), 1.0, false);
+            let next = pace.due().since(at(0));
+            assert!(next <= waited + EAGER.first + Duration::from_micros(1), "{next:?} after {waited:?}");
+        }
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Router {
         let keeper = Keeper {
             managers,
             shared: Arc::clone(&shared),
-            pace: Pace::new(clock::now()),
+            pace: Pace::eager(clock::now()),
             lookout: Lookout::default(),
             round: None,
         };

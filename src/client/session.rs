@@ -171,6 +171,14 @@ impl ExecutorSession {
         let _ = self.controls.send(Control::Stop);
     }
 
+    /// Cancels every shard, waits until all have stopped or the lease ran out, and ends without deregistering: the shards stay this
+    /// executor's until its lease is over. Where its next process registers before that, under the same id and at the same literal
+    /// address, they go on there and nothing moves; otherwise they are without an owner until the lease is over. Returns at once; the end
+    /// is what [`ended`](ExecutorSession::ended) waits for.
+    pub fn begin_restart(&self) {
+        let _ = self.controls.send(Control::Restart);
+    }
+
     /// [`begin_leave`](ExecutorSession::begin_leave), and waits for the end. Dropped, it drops the session.
     pub async fn leave(mut self, timeout: Duration) -> Result<(), Error> {
         self.begin_leave(timeout);

@@ -43,6 +43,10 @@ const BATCH: usize = 1024;
 /// The least time between two turns that nothing but the clock asks for: whatever the engine says is due, this task never spins.
 const LEAST_REST: Duration = Duration::from_millis(1);
 
+/// How often executors are counted at the most, since that looks at each of them. A turn that comes sooner leaves it, and what else changes as
+/// seldom, to the next one, which is never far.
+const EXECUTORS_EVERY: Duration = Duration::from_millis(100);
+
 /// What can be asked of the coordinator. Every field is valid by itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
@@ -201,6 +205,8 @@ struct Coordinator {
     failing: Option<(BootInstant, BootInstant)>,
     unserved: BTreeMap<Cause, u32>,
     counted_until: BootInstant,
+    /// When executors were counted last.
+    executors_counted: BootInstant,
 }
 
 /// Runs until `stopping` is cancelled and the commit that was in flight then is settled; or until the leadership or the store
@@ -217,6 +223,7 @@ pub async fn run(parts: Parts) -> Result<(), Error> {
         failing: None,
         unserved: BTreeMap::new(),
         counted_until: clock::now(),
+        executors_counted: BootInstant::default(),
     };
     let ended = coordinator.work().await;
     let ended = match ended {
@@ -334,18 +341,24 @@ impl Coordinator {
         let metrics = &self.parts.metrics;
         let passed = now.since(self.counted_until).as_secs_f64();
         self.counted_until = now;
-        for (cause, shards) in &self.unserved {
+        for (cause, shards) in self.unserved.iter().filter(|(_, shards)| **shards > 0) {
             metrics.unserved(*cause, f64::from(*shards) * passed);
         }
-        let statistics = self.parts.engine.statistics();
-        for cause in Cause::ALL {
-            metrics.unserved_shards(cause, statistics.unserved.get(&cause).copied().unwrap_or(0));
+        let unserved = self.parts.engine.unserved();
+        if self.unserved != *unserved {
+            for cause in Cause::ALL {
+                metrics.unserved_shards(cause, unserved.get(&cause).copied().unwrap_or(0));
+            }
+            self.unserved.clone_from(unserved);
         }
-        for state in ExecutorState::ALL {
-            metrics.executors(state, statistics.executors.get(&state).copied().unwrap_or(0));
+        if now.since(self.executors_counted) >= EXECUTORS_EVERY {
+            let statistics = self.parts.engine.statistics();
+            for state in ExecutorState::ALL {
+                metrics.executors(state, statistics.executors.get(&state).copied().unwrap_or(0));
+            }
+            metrics.rebalancing_paused(statistics.paused_until_unix_ms);
+            self.executors_counted = now;
         }
-        metrics.rebalancing_paused(statistics.paused_until_unix_ms);
-        self.unserved = statistics.unserved;
     }
 
     /// Nothing new is taken in; the commit in flight is seen to its end, and its callers get their answers.

@@ -40,6 +40,24 @@ async fn an_executor_is_killed_and_comes_back_at_the_same_port() {
     assert_eq!(cluster.check_safety().moves(), moves, "a new incarnation is no move");
 }
 
+/// Case 46: told to end in order and to keep its shards, an executor stops them and gives none away; its next process has them again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_executor_that_keeps_its_shards_is_restarted() {
+    let mut cluster = Cluster::start(&[]).await;
+    let a = cluster.executor("a").await;
+    let mut x = cluster.executor_with("x", &["--keep-shards"]).await;
+    let before = cluster.at_rest(&["a", "x"]).await;
+    let (asked, held) = (boot_ns(), before.of("x"));
+    assert_eq!(x.child.stop(PATIENCE).await.0, Some(0));
+    assert!(x.holds().is_empty(), "it stopped them in order");
+    let again = cluster.executor_in_place_of(&x).await;
+    poll_until("x has its shards again", PATIENCE, async || (again.holds().len() == held.len()).then_some(())).await;
+    assert_eq!(cluster.at_rest(&["a", "x"]).await.of("x"), held);
+    window(L).await;
+    assert_eq!(a.changes_since(asked), [], "nothing moved to a");
+    cluster.check_safety();
+}
+
 /// Case 37: two processes with one id run at two endpoints. The newer waits until the older has stopped; the older is told, ends with
 /// exit code 5, and that is the end of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -190,7 +190,9 @@ impl Engine {
         let news = !contact.heard;
         let told = contact.hear(mark, claim, &self.state);
         // L6: what it held before and does not hold now, it has to start again within the time of a lease.
-        contact.unadmitted.extend(told.missing.iter().map(|&shard| (shard, admit_by)));
+        for &shard in &told.missing {
+            contact.unadmitted.insert(shard, admit_by);
+        }
         if !told.missing.is_empty() {
             self.alarm = self.alarm.min(admit_by);
         }

@@ -8,6 +8,8 @@ use crate::assignment::state::State;
 use crate::holdings::{Holdings, digest_of};
 use crate::types::{BootInstant, Epoch, Incarnation, ShardId, Version};
 
+use super::deadlines::Deadlines;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Contact {
@@ -36,7 +38,7 @@ pub struct Contact {
     /// What it should stop.
     pub releasing: BTreeMap<ShardId, Release>,
     /// What it was granted and has not been seen to hold, and until when it has time (L6).
-    pub unadmitted: BTreeMap<ShardId, BootInstant>,
+    pub unadmitted: Deadlines,
 }
 
 /// A shard that its owner was told to stop.
@@ -81,7 +83,7 @@ impl Contact {
             desired: BTreeSet::new(),
             digest: 0,
             releasing: BTreeMap::new(),
-            unadmitted: BTreeMap::new(),
+            unadmitted: Deadlines::default(),
         }
     }
 
@@ -122,7 +124,7 @@ impl Contact {
         if self.desired.remove(&shard) {
             self.digest = self.digest.wrapping_sub(digest_of(shard, epoch));
         }
-        self.unadmitted.remove(&shard);
+        self.unadmitted.remove(shard);
     }
 
     /// **L2, marks; L11, claims.** Takes in what it says that it holds. A release is confirmed only by a message whose mark is at or
@@ -134,7 +136,7 @@ impl Contact {
         match claim {
             Claim::Digest(digest) if digest == self.digest => {
                 told.agrees = true;
-                told.admitted = std::mem::take(&mut self.unadmitted).into_keys().collect();
+                told.admitted = self.unadmitted.take();
                 told.confirmed = self.confirm(mark, |_| true);
             }
             Claim::Digest(digest) => match self.known.take().filter(|known| known.digest() == digest) {
@@ -151,16 +153,17 @@ impl Contact {
         told.confirmed = self.confirm(mark, |shard| held.epoch(shard).is_none());
         for &shard in &self.desired {
             let admitted = held.epoch(shard) == Some(state.shard(shard).epoch);
-            match (admitted, self.unadmitted.contains_key(&shard)) {
+            match (admitted, self.unadmitted.get(shard).is_some()) {
                 (true, true) => told.admitted.push(shard),
                 (false, false) => told.missing.push(shard),
                 _ => {}
             }
         }
-        for shard in &told.admitted {
+        for &shard in &told.admitted {
             self.unadmitted.remove(shard);
         }
-        self.known = Some(held);
+        // What it should hold is known without a copy; should that change, it is sent, and what it holds is unknown then anyway.
+        self.known = (!told.agrees).then_some(held);
     }
 
     fn confirm(&mut self, mark: Version, stopped: impl Fn(ShardId) -> bool) -> bool {
@@ -188,8 +191,7 @@ impl Contact {
     pub fn next_deadline(&self) -> Option<BootInstant> {
         let lease = self.lease.as_ref().filter(|lease| !lease.is_ending()).map(Lease::ends);
         let releases = self.releasing.values().filter_map(|release| release.free_at).min();
-        let grants = self.unadmitted.values().copied().min();
-        [lease, releases, grants, self.sluggish_until].into_iter().flatten().min()
+        [lease, releases, self.unadmitted.first(), self.sluggish_until].into_iter().flatten().min()
     }
 
     /// See [`postponed`].
@@ -197,9 +199,9 @@ impl Contact {
         if let Some(lease) = &mut self.lease {
             lease.postpone(stall);
         }
-        let releases = self.releasing.values_mut().filter_map(|release| release.free_at.as_mut());
-        for deadline in releases.chain(self.unadmitted.values_mut()) {
-            *deadline = postponed(*deadline, stall);
+        for free_at in self.releasing.values_mut().filter_map(|release| release.free_at.as_mut()) {
+            *free_at = postponed(*free_at, stall);
         }
+        self.unadmitted.postpone(stall);
     }
 }

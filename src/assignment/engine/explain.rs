@@ -99,7 +99,7 @@ impl Engine {
             (Standing::Present, Some(contact)) if contact.lease_is_over => vec![sentences::lease_is_over(id)],
             (Standing::Present, contact) => {
                 let mut waits: Vec<String> = contact.and_then(|contact| self.silence(now, id, contact)).into_iter().collect();
-                let start_by = contact.and_then(|contact| contact.unadmitted.get(&shard));
+                let start_by = contact.and_then(|contact| contact.unadmitted.get(shard));
                 waits.extend(start_by.map(|until| sentences::to_start(id, until.since(now))));
                 waits.extend(self.pinned(now, shard, slot, id));
                 waits

@@ -18,12 +18,14 @@
 //! | `turn` | what a turn drafts: ends of leases, freed shards, releases, grants |
 //! | `settle` | what follows from a commit, and from a leader's first one |
 //! | `contact` | what is known of one incarnation |
+//! | `deadlines` | until when shards have time |
 //! | `draft` | the next state, within a store's limits |
 //! | `unserved` | why shards are not served |
 //! | `wall` | the wall clock, counted on from when the leadership began |
 
 mod calls;
 mod contact;
+mod deadlines;
 mod demands;
 mod draft;
 mod explain;
@@ -408,7 +410,12 @@ impl Engine {
         }
     }
 
-    /// How things stand.
+    /// Shards that nobody is known to serve, by why; see [`Statistics`]. At hand without counting.
+    pub fn unserved(&self) -> &BTreeMap<Cause, u32> {
+        self.unserved.counts()
+    }
+
+    /// How things stand. Looks at every executor.
     pub fn statistics(&self) -> Statistics {
         let mut executors: BTreeMap<ExecutorState, u32> = ExecutorState::ALL.map(|state| (state, 0)).into();
         if self.phase != Phase::Starting {
@@ -417,7 +424,7 @@ impl Engine {
             }
         }
         let paused_until_unix_ms = self.state.meta.pause.as_ref().map(|pause| pause.until_unix_ms);
-        Statistics { unserved: self.unserved.counts(), executors, paused_until_unix_ms }
+        Statistics { unserved: self.unserved.counts().clone(), executors, paused_until_unix_ms }
     }
 
     fn overview(&self, now: BootInstant) -> Overview {

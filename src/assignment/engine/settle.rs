@@ -67,7 +67,7 @@ impl Engine {
                 // Should it speak after all, it says which of its shards it still has.
                 let over = now.after(self.settings.lease_ttl);
                 let desired: Vec<ShardId> = contact.desired().collect();
-                contact.unadmitted.extend(desired.into_iter().map(|shard| (shard, over)));
+                desired.into_iter().for_each(|shard| contact.unadmitted.insert(shard, over));
             }
         }
         self.failing_since.get_or_insert(now);

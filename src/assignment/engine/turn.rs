@@ -212,8 +212,7 @@ impl Engine {
         let lease = self.longest_lease();
         let Some(contact) = self.contacts.get_mut(&slot) else { return };
         contact.sluggish_until = contact.sluggish_until.filter(|until| *until > now);
-        let overdue = contact.unadmitted.iter().filter(|(_, deadline)| **deadline <= now);
-        let mut shards: Vec<ShardId> = overdue.map(|(&shard, _)| shard).collect();
+        let mut shards = contact.unadmitted.over(now);
         shards.retain(|&shard| draft.release_shard(shard, Cause::NotAdmitted));
         if shards.is_empty() {
             return;

@@ -31,7 +31,7 @@ impl Unserved {
         }
     }
 
-    pub fn counts(&self) -> BTreeMap<Cause, u32> {
-        self.counts.clone()
+    pub fn counts(&self) -> &BTreeMap<Cause, u32> {
+        &self.counts
     }
 }

@@ -156,6 +156,7 @@ impl LeaderCell {
         Err(refused(Reason::Unstable))
     }
 
+    #[inline]
     fn page(&self) -> &Page {
         // SAFETY: the mapping is page-aligned, as long as `Page` and lives as long as `self`; the file was as long when it was mapped.
         // All bit patterns are valid for atomic integers, and other processes only ever write them as such.
@@ -177,6 +178,13 @@ impl LeaderCell {
         if seen.0 == self.known.load(Ordering::Relaxed) && seen.pid() == pid && pid == self.own.0 {
             return Ok(Claimed::Already(seen));
         }
+        self.claim_anew(pid, grace_ticks)
+    }
+
+    /// Apart, so that the short way of a holder carries none of its weight.
+    #[cold]
+    #[inline(never)]
+    fn claim_anew(&self, pid: u32, grace_ticks: u64) -> Result<Claimed, Refused> {
         let claimed = self.claim(pid, grace_ticks);
         if let Ok(Claimed::Won(claim, _) | Claimed::Already(claim)) = claimed
             && pid == self.own.0
@@ -195,7 +203,7 @@ impl LeaderCell {
             }
             let Some(vacancy) = self.vacancy(seen, pid, origin, grace_ticks) else {
                 match self.current_leader() {
-                    Some(leader) if leader.claim == seen => return Err(Refused::Held(leader)),
+                    Some(leader) if leader.claim == seen => return Err(Refused::Held(Box::new(leader))),
                     // Somebody else has it since, or nobody.
                     _ => continue,
                 }
@@ -262,6 +270,7 @@ impl LeaderCell {
     ///
     /// # Errors
     /// Another leadership replaced this one, or it was given up.
+    #[inline]
     pub fn beat(&self, claim: Claim) -> Result<(), NotHeld> {
         if !self.is_held_by(claim) {
             return Err(NotHeld(claim));
@@ -341,6 +350,7 @@ impl LeaderCell {
     }
 
     /// Whether nobody has replaced this claim, and it was not given up.
+    #[inline]
     pub fn is_held_by(&self, claim: Claim) -> bool {
         self.page().owner.0.load(Ordering::Acquire) == claim.0
     }

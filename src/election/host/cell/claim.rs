@@ -21,12 +21,14 @@ impl Claim {
     }
 
     /// Of the process that it was made for; 0 where the cell was given up.
+    #[inline]
     pub fn pid(self) -> u32 {
         // 22 bits are left.
         (self.0 >> TERM_BITS) as u32
     }
 
     /// Which of the cell's claims it is, counted from 1; 0 before the first.
+    #[inline]
     pub fn term(self) -> u64 {
         self.0 & MAX_TERM
     }
@@ -36,6 +38,7 @@ impl Claim {
     }
 
     /// What describes this claim carries this on top.
+    #[inline]
     pub(super) fn tagged(self, low: u64) -> u64 {
         (self.term() << TAG_SHIFT) | (low & LOW)
     }
@@ -70,9 +73,9 @@ pub enum Vacancy {
 /// Why a claim failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// Somebody holds it and lives.
+    /// Somebody holds it and lives. Boxed, so that what a holder is answered stays small.
     #[error("it is held by {0}")]
-    Held(Leader),
+    Held(Box<Leader>),
     /// The claimant is not a process that could hold anything.
     #[error("pid {pid} is refused: it must be 1 to {MAX_PID}, and of a process that runs")]
     Claimant {

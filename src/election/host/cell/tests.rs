@@ -64,7 +64,7 @@ fn won(claimed: Result<Claimed, Refused>, by: Vacancy) -> Claim {
 #[track_caller]
 fn held(claimed: Result<Claimed, Refused>) -> Leader {
     match claimed {
-        Err(Refused::Held(leader)) => leader,
+        Err(Refused::Held(leader)) => *leader,
         other => panic!("{other:?}"),
     }
 }

@@ -1,0 +1,83 @@
+//! Until when shards have time. What one commit grants has one deadline, so very many shards share few of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::assignment::lease::{Stall, postponed};
+use crate::types::{BootInstant, ShardId};
+
+/// Shards, each once, with their deadlines.
+#[derive(Clone, Debug, Default)]
+pub struct Deadlines(BTreeMap<BootInstant, BTreeSet<ShardId>>);
+
+impl Deadlines {
+    /// In place of the deadline that a shard had, if it had one.
+    pub fn insert(&mut self, shard: ShardId, deadline: BootInstant) {
+        self.remove(shard);
+        self.0.entry(deadline).or_default().insert(shard);
+    }
+
+    pub fn remove(&mut self, shard: ShardId) {
+        // None is left behind empty: see `first`.
+        self.0.retain(|_, shards| !shards.remove(&shard) || !shards.is_empty());
+    }
+
+    pub fn get(&self, shard: ShardId) -> Option<BootInstant> {
+        self.0.iter().find(|(_, shards)| shards.contains(&shard)).map(|(deadline, _)| *deadline)
+    }
+
+    /// The earliest.
+    pub fn first(&self) -> Option<BootInstant> {
+        self.0.keys().next().copied()
+    }
+
+    /// Shards whose deadline is over, ascending.
+    pub fn over(&self, now: BootInstant) -> Vec<ShardId> {
+        ascending(self.0.range(..=now).flat_map(|(_, shards)| shards.iter().copied()))
+    }
+
+    /// Every shard, ascending; none is left.
+    pub fn take(&mut self) -> Vec<ShardId> {
+        ascending(std::mem::take(&mut self.0).into_values().flatten())
+    }
+
+    /// See [`postponed`].
+    pub fn postpone(&mut self, stall: &Stall) {
+        for (deadline, mut shards) in std::mem::take(&mut self.0) {
+            self.0.entry(postponed(deadline, stall)).or_default().append(&mut shards);
+        }
+    }
+}
+
+fn ascending(shards: impl Iterator<Item = ShardId>) -> Vec<ShardId> {
+    let mut shards: Vec<ShardId> = shards.collect();
+    shards.sort_unstable();
+    shards
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn at(ms: u64) -> BootInstant {
+        BootInstant(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_shard_has_one_deadline_and_those_that_are_over_come_in_order() {
+        let mut deadlines = Deadlines::default();
+        for (shard, until) in [(5, 20), (3, 30), (4, 20), (5, 30), (4, 10)] {
+            deadlines.insert(ShardId(shard), at(until));
+        }
+        assert_eq!((deadlines.first(), deadlines.get(ShardId(5)), deadlines.get(ShardId(6))), (Some(at(10)), Some(at(30)), None));
+        assert_eq!(deadlines.over(at(9)), []);
+        assert_eq!(deadlines.over(at(30)), [3, 4, 5].map(ShardId));
+        deadlines.remove(ShardId(4));
+        assert_eq!(deadlines.first(), Some(at(30)), "nothing is due at 10 any more");
+        deadlines.postpone(&Stall { now: at(100), delay: Duration::from_millis(90), grace: Duration::from_millis(1) });
+        assert_eq!(deadlines.first(), Some(at(120)));
+        assert_eq!(deadlines.take(), [3, 5].map(ShardId));
+        assert_eq!(deadlines.first(), None);
+    }
+}
