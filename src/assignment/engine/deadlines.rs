@@ -25,6 +25,11 @@ impl Deadlines {
         self.0.iter().find(|(_, shards)| shards.contains(&shard)).map(|(deadline, _)| *deadline)
     }
 
+    /// How many shards have one.
+    pub fn len(&self) -> usize {
+        self.0.values().map(BTreeSet::len).sum()
+    }
+
     /// The earliest.
     pub fn first(&self) -> Option<BootInstant> {
         self.0.keys().next().copied()
