@@ -297,6 +297,7 @@ impl Process {
             Verdict::Superseded => "a process was superseded",
             Verdict::UnknownExecutor => "a process had to register anew",
             Verdict::WrongCluster => "a process found another cluster in the place of its own",
+            Verdict::Removed => "a process was removed",
         });
         self.ledger.refused(now, &attempt, verdict, Incarnation(context.random.next() | 1));
         self.pace.reset(now);
