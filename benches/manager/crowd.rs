@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use crate::cluster::{Apart, connect};
 
@@ -102,7 +102,13 @@ impl Crowd {
             let places = Arc::clone(&places);
             calls.spawn(async move {
                 let _place = places.acquire_owned().await.unwrap();
-                client.register(registration).await.map(Response::into_inner).unwrap()
+                // On a machine that is busy the manager may say that it cannot be told in time. To register again is harmless.
+                loop {
+                    match client.register(registration.clone()).await {
+                        Ok(answer) => return answer.into_inner(),
+                        Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status}"),
+                    }
+                }
             });
         }
         while let Some(call) = calls.join_next().await {
