@@ -33,7 +33,7 @@ fn planning(shards: u32, executors: u32, runs: usize) -> Figure {
     let homes: Vec<u32> =
         (0..shards).map(|shard| shard % executors).map(|at| if at < executors - 1 { at } else { NOBODY }).collect();
     let avoid = BTreeMap::new();
-    let input = Input { members: &left, homes: &homes, threshold: 0.1, avoid: &avoid };
+    let input = Input { members: &left, homes: &homes, threshold: 0.1, avoid: &avoid, still: false };
     let (mut times, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         times.push(time(|| plan(black_box(&input))));

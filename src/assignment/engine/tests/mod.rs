@@ -7,3 +7,4 @@ mod handoff;
 mod leadership;
 mod pause;
 mod rig;
+mod rolling;
