@@ -284,6 +284,13 @@ fn somebody_leaves_while_joins_are_gathered() {
     roll.pass(STEP);
     assert_eq!((roll.rig.count("e04"), roll.rig.count("e05")), (150, 0));
     assert_eq!(roll.moves(), 0.25);
+    let notes = roll.rig.overview().notes;
+    assert!(
+        notes.iter().any(|note| note.starts_with("executors left a short while ago: nothing moves for balance")),
+        "{notes:?}"
+    );
+    roll.pass(CALM);
+    assert!(roll.rig.count("e05") >= 108, "and then it gets its share");
 }
 
 /// Balance waits for the calm, but not for ever: a large one that comes while small ones leave without end gets its share.
