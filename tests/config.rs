@@ -65,6 +65,7 @@ fn defaults_hold_where_nothing_is_set() {
     assert_eq!(config.executors.lease_ttl, Duration::from_secs(30));
     assert_eq!(config.executors.command_timeout, Duration::from_secs(5));
     assert_eq!(config.executors.settle_time, Duration::from_millis(500));
+    assert_eq!(config.executors.calm_time, Duration::from_secs(60));
     assert!(!config.executors.exclusive_ids);
     assert_eq!(config.warnings(), Vec::<String>::new());
     assert_eq!(provenance.settings.len(), KEYS.len());
@@ -250,6 +251,7 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     rule(&["executors.lease_ttl=999ms"], &["executors.lease_ttl = 999ms", "at least 1s"]);
     rule(&["executors.command_timeout=30s"], &["executors.command_timeout = 30s", "below executors.lease_ttl = 30s"]);
     rule(&["executors.settle_time=30s"], &["executors.settle_time = 30s", "below executors.lease_ttl = 30s"]);
+    rule(&["executors.calm_time=25h"], &["executors.calm_time = 1day 1h", "at most 24h"]);
     rule(&["executors.probe_interval=0s"], &["executors.probe_interval = 0s", "above 0s"]);
     rule(&["executors.probe_timeout=6s"], &["executors.probe_timeout = 6s", "executors.probe_interval = 5s"]);
     rule(&["grpc.listen=127.0.0.1:8081"], &["grpc.listen = 127.0.0.1:8081", "http.listen = 127.0.0.1:8081"]);
@@ -291,6 +293,8 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
 fn what_lies_just_inside_the_rules_is_accepted() {
     load("", &[], &["number_of_shards=1", "rebalance_threshold=0", "executors.settle_time=0s"]);
     load("", &[], &["number_of_shards=4194304", "rebalance_threshold=1", "executors.lease_ttl=1s"]);
+    load("", &[], &["executors.calm_time=0s"]);
+    load("", &[], &["executors.calm_time=24h"]);
     load("", &[], &["persistence.request_timeout=5s", "grpc.listen=127.0.0.1:0", "http.listen=127.0.0.1:0"]);
     load("", &[], &["grpc.listen=127.0.0.2:8081"]);
     load("rebalance_threshold = 1", &[], &["grpc.listen=[::1]:9092"]);

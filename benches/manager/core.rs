@@ -54,7 +54,7 @@ fn planning(change: Change, shards: u32, executors: u32, runs: usize) -> (Vec<f6
         }
     };
     let avoid = BTreeMap::new();
-    let input = Input { members: &members, homes: &homes, threshold: 0.1, avoid: &avoid };
+    let input = Input { members: &members, homes: &homes, threshold: 0.1, avoid: &avoid, still: false };
     let (mut times, mut floors) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         times.push(time(|| plan(black_box(&input))));

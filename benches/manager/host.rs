@@ -29,7 +29,7 @@ const SHARDS: usize = 1024;
 /// SIGKILL of one of three executors, until the last of its shards is started elsewhere.
 pub async fn kill(runs: usize) -> Vec<Figure> {
     let (directory, grpc) = (tempfile::tempdir().unwrap(), free_address());
-    let _manager = serve(directory.path(), grpc, free_address(), &["executors.lease_ttl=2s"]);
+    let _manager = serve(directory.path(), grpc, free_address(), &["executors.lease_ttl=2s", "executors.calm_time=0s"]);
     table(grpc).await;
     let journal = |at: usize, life: usize| directory.path().join(format!("{at}-{life}.jsonl"));
     let start = |at: usize, life: usize| {

@@ -181,6 +181,9 @@ pub struct Settings {
     pub lease_ttl: Duration,
     /// How long joins are gathered before shards move to the newcomers.
     pub settle_time: Duration,
+    /// How long after executors left that had shards running shards are not moved for balance: others may be about to take their
+    /// place, or to leave too. Not for more than [`MOST_CALM_TIMES`] times as long in a row.
+    pub calm_time: Duration,
     /// 0 ..= 1; see [`planner`](crate::assignment::planner).
     pub rebalance_threshold: f64,
     /// The deployment guarantees that no two processes share an executor id: a new incarnation is proof that the old is gone (L13).
@@ -192,6 +195,9 @@ pub struct Settings {
     /// The most pages that one commit may write, `meta` not counted.
     pub max_pages_per_commit: usize,
 }
+
+/// After so many calm times in a row shards are moved for balance once, though executors go on leaving.
+pub const MOST_CALM_TIMES: u32 = 10;
 
 impl Settings {
     /// See [`margin`].

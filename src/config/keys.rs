@@ -95,6 +95,7 @@ pub const KEYS: &[Key] = &[
         ..key("executors.command_timeout", "", Kind::Text, DURATION)
     },
     key("executors.settle_time", "500ms", Kind::Text, DURATION),
+    key("executors.calm_time", "1m", Kind::Text, DURATION),
     key("executors.exclusive_ids", "false", Kind::Boolean, "true or false"),
     key("executors.probe_interval", "5s", Kind::Text, DURATION),
     key("executors.probe_timeout", "2s", Kind::Text, DURATION),

@@ -212,6 +212,9 @@ pub struct Executors {
     /// How long joins are gathered before shards move to the newcomers: 0s to below L, by default 500ms.
     #[serde(with = "humantime_serde")]
     pub settle_time: Duration,
+    /// How long after executors left that had shards running shards are not moved for balance: 0s to 24h, by default 1m.
+    #[serde(with = "humantime_serde")]
+    pub calm_time: Duration,
     /// Whether the deployment guarantees that no two processes ever run under one executor id, so that a new incarnation proves
     /// the old one gone. By default false.
     pub exclusive_ids: bool,

@@ -69,6 +69,8 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
             format!("executors.settle_time = {} is refused: below executors.lease_ttl = {}", text(settle), text(lease)),
         );
     }
+    let calm = executors.calm_time;
+    checks.value("executors.calm_time", text(calm), calm <= MAX_DURATION, "at most 24h");
     let (interval, timeout) = (executors.probe_interval, executors.probe_timeout);
     let valid = !interval.is_zero() && interval <= MAX_DURATION;
     if checks.value("executors.probe_interval", text(interval), valid, "above 0s and at most 24h") {

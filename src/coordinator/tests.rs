@@ -68,6 +68,7 @@ impl Leader {
         let settings = Settings {
             lease_ttl: Duration::from_secs(600),
             settle_time: Duration::from_secs(300),
+            calm_time: Duration::ZERO,
             rebalance_threshold: 0.1,
             exclusive_ids: false,
             turn_interval: Duration::from_secs(1),

@@ -54,6 +54,7 @@ impl TermOfOffice {
         let settings = Settings {
             lease_ttl: config.executors.lease_ttl,
             settle_time: config.executors.settle_time,
+            calm_time: config.executors.calm_time,
             rebalance_threshold: config.rebalance_threshold,
             exclusive_ids: config.executors.exclusive_ids,
             turn_interval: manager.turn_interval(),

@@ -83,6 +83,7 @@ impl Leadership {
         Settings {
             lease_ttl: clock.lease(),
             settle_time: Duration::ZERO,
+            calm_time: Duration::ZERO,
             rebalance_threshold: 0.1,
             exclusive_ids: false,
             turn_interval: clock.length_of_tick(),

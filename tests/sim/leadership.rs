@@ -81,6 +81,7 @@ impl Leadership {
         let settings = Settings {
             lease_ttl: LEASE,
             settle_time: Duration::from_millis(300),
+            calm_time: LEASE,
             rebalance_threshold: 0.1,
             exclusive_ids: context.guard == Some(Guard::IncarnationsWait),
             turn_interval: TURN,

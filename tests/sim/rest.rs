@@ -81,7 +81,7 @@ impl World {
         let members: Vec<Member> = members.collect();
         let home = |slot: Slot| members.iter().position(|member| member.slot == slot).map_or(planner::NOBODY, |at| at as u32);
         let homes: Vec<u32> = state.shards().map(|(_, record)| record.owner().map_or(planner::NOBODY, home)).collect();
-        let input = planner::Input { members: &members, homes: &homes, threshold: 0.1, avoid: &BTreeMap::new() };
+        let input = planner::Input { members: &members, homes: &homes, threshold: 0.1, avoid: &BTreeMap::new(), still: false };
         let is_fair = members.len() == self.ids.len() && planner::plan(&input).0.moves.is_empty();
         (!is_fair).then_some(Lacks::Fair)
     }

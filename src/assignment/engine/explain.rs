@@ -161,7 +161,8 @@ impl Engine {
             self.settle_until.filter(|until| *until > now).map(|until| sentences::joins_are_gathered(until.since(now)));
         let paused = || self.pause_note(now).filter(|_| !leaves);
         let unheard = || Some(self.unheard(&members)).filter(|unheard| *unheard > 0 && !leaves).map(sentences::unheard);
-        let why = settling.or_else(paused).or_else(unheard)?;
+        let calm = || self.calm_left(now).filter(|_| !leaves).map(sentences::calm);
+        let why = settling.or_else(paused).or_else(unheard).or_else(calm)?;
         Some(sentences::pinned(to.as_str(), !leaves, &why))
     }
 

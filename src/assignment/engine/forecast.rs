@@ -22,8 +22,8 @@ impl Engine {
         let then = self.changed(what_if)?;
         let Members { members, note } = self.members(&then);
         let homes = self.homes(&then, &members).0;
-        let input =
-            planner::Input { members: &members, homes: &homes, threshold: self.settings.rebalance_threshold, avoid: &self.avoid };
+        let threshold = self.settings.rebalance_threshold;
+        let input = planner::Input { members: &members, homes: &homes, threshold, avoid: &self.avoid, still: false };
         let (plan, report) = planner::plan(&input);
 
         let mut prospects = Prospects::of(&now_members, &members);
@@ -115,6 +115,7 @@ impl Engine {
         }
         if kinds.balance > 0 {
             notes.extend(self.pause_note(now).map(|note| format!("{note}; moves for balance wait until then")));
+            notes.extend(self.calm_left(now).map(sentences::calm));
         }
         notes
     }

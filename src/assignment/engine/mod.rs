@@ -115,6 +115,8 @@ pub struct Engine {
 
     /// Until when joins are gathered.
     settle_until: Option<BootInstant>,
+    /// Executors left that had shards.
+    departures: Option<Departures>,
     /// Until when nothing is granted: shards may still be held under another cluster's leases (L12).
     held_until: Option<BootInstant>,
     /// When the leases that an earlier leader granted are over (L8): from then on `meta` need not remember their length.
@@ -174,6 +176,15 @@ struct Shown {
 struct Flaps {
     in_a_row: u32,
     last: BootInstant,
+}
+
+/// Executors that left one after the other, none later than the calm time after the one before.
+#[derive(Clone, Copy, Debug)]
+struct Departures {
+    /// When the first of them did.
+    since: BootInstant,
+    /// Until when nothing is moved for balance.
+    calm_until: BootInstant,
 }
 
 /// So often in a row another incarnation may follow within a lease before the id is called unstable: then its shards go to others.
@@ -258,6 +269,7 @@ impl Engine {
             failing_since: None,
             begun_move: None,
             settle_until: None,
+            departures: None,
             held_until: None,
             longer_leases_end: None,
             believe_until: None,

@@ -203,6 +203,10 @@ pub fn pinned(to: &str, for_balance: bool, why: &str) -> String {
     format!("pinned: it would move to {to}{kind}, but {why}")
 }
 
+pub fn calm(left: Duration) -> String {
+    format!("executors left a short while ago: nothing moves for balance for another {}", span(left))
+}
+
 pub fn unheard(executors: usize) -> String {
     let who = if executors == 1 { "1 executor was".to_owned() } else { format!("{executors} executors were") };
     format!("{who} not heard by this leader yet: no move for balance until then")

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::assignment::command::{Cause, Command, Notice};
+use crate::assignment::event::MOST_CALM_TIMES;
 use crate::assignment::planner::{self, Member, NOBODY, Role};
 use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish};
 use crate::assignment::state::State;
 use crate::types::{BootInstant, ExecutorId, ShardId, Slot};
 
+use super::contact::Contact;
 use super::draft::{Draft, Outbox, Page};
-use super::{Deferred, Destination, Engine, InFlight, Phase, pause, sentences};
+use super::{Deferred, Departures, Destination, Engine, InFlight, Phase, pause, sentences};
 
 /// How long, in leases, an executor is suspect at the most that again and again does not start what it is given.
 const MOST_LEASES_SUSPECT: u32 = 64;
@@ -25,8 +27,9 @@ pub(super) struct Members {
 impl Engine {
     pub(super) fn turn(&mut self, now: BootInstant, commands: &mut Vec<Command>) {
         self.draft(now, commands);
-        // A commit in flight and a port that is not open yet are waited for; their events bring a turn of their own.
-        let waits = self.in_flight.is_some() || self.phase == Phase::Closed;
+        // A commit in flight and a port that is not open yet are waited for; their events bring a turn of their own. Past its belief there
+        // is nothing that a leader may do.
+        let waits = self.in_flight.is_some() || self.phase == Phase::Closed || !self.believes(now);
         let latest = now.after(self.settings.turn_interval);
         let wanted = if self.attention || !self.queue.is_empty() { now } else { self.alarm };
         let soonest = wanted.max(self.retry.0).max(now);
@@ -101,7 +104,8 @@ impl Engine {
     /// The earliest deadline that is still to come; those that are over were just dealt with.
     fn set_alarm(&mut self, now: BootInstant) {
         let contacts = self.contacts.values().filter_map(|contact| contact.next_deadline());
-        let own = [self.settle_until, self.held_until, self.longer_leases_end, self.pause_ends()].into_iter().flatten();
+        let calm = self.departures.map(|it| it.calm_until);
+        let own = [self.settle_until, calm, self.held_until, self.longer_leases_end, self.pause_ends()].into_iter().flatten();
         let alarm = contacts.chain(own).filter(|&deadline| deadline > now).min();
         self.alarm = alarm.unwrap_or(BootInstant(Duration::MAX));
     }
@@ -244,11 +248,6 @@ impl Engine {
         let Members { members, note } = self.members(draft.next());
         self.notes.extend(note);
         let (homes, landing) = self.homes(draft.next(), &members);
-        let input =
-            planner::Input { members: &members, homes: &homes, threshold: self.settings.rebalance_threshold, avoid: &self.avoid };
-        let (plan, report) = planner::plan(&input);
-        self.notes.extend(report.lines());
-
         let settling = self.settle_until.is_some() || !draft.outbox.joined.is_empty();
         let takes = |member: &&Member| member.role == Role::Takes;
         let established = members.iter().filter(takes).any(|it| self.contacts.get(&it.slot).is_some_and(|it| it.established));
@@ -260,6 +259,21 @@ impl Engine {
             self.notes.push(sentences::unheard(unheard));
         }
         let paused = draft.next().meta.pause.is_some();
+
+        let waits = settling || unheard > 0 || paused;
+        let still = self.await_calm(now, draft.next(), waits) || waits;
+        let threshold = self.settings.rebalance_threshold;
+        let input = planner::Input { members: &members, homes: &homes, threshold, avoid: &self.avoid, still };
+        let (plan, report) = planner::plan(&input);
+        self.notes.extend(report.lines());
+        if still {
+            // What would move for balance, for whoever asks why it does not.
+            let (wanted, _) = planner::plan(&planner::Input { still: false, ..input });
+            let runs = |shard: ShardId| members.get(homes[shard.0 as usize] as usize).is_some_and(|it| it.role == Role::Takes);
+            let held = |shard: ShardId| matches!(draft.next().shard(shard).state, ShardState::Held(_));
+            let waiting = wanted.moves.iter().filter(|it| runs(it.shard) && held(it.shard));
+            self.deferred.extend(waiting.map(|it| Deferred { shard: it.shard, to: members[it.to as usize].slot }));
+        }
 
         let moved = |shard: &ShardId| plan.moves.binary_search_by_key(shard, |it| it.shard).is_ok();
         let landing = landing.into_iter().filter(|(shard, _)| !moved(shard));
@@ -288,7 +302,7 @@ impl Engine {
                     let home = homes[shard.0 as usize];
                     let Some(home) = members.get(home as usize) else { continue };
                     let cause = if home.role == Role::Leaves { Cause::Drain } else { Cause::Rebalance };
-                    if settling || (cause == Cause::Rebalance && (unheard > 0 || paused)) {
+                    if settling {
                         self.deferred.push(Deferred { shard, to });
                         continue;
                     }
@@ -308,6 +322,44 @@ impl Engine {
     /// How many members this leader has not heard yet.
     pub(super) fn unheard(&self, members: &[Member]) -> usize {
         members.iter().filter(|it| self.contacts.get(&it.slot).is_some_and(|it| !it.heard)).count()
+    }
+
+    /// Whether balance waits, since executors that had shards left a short while ago or are leaving. Where executors are replaced one
+    /// after the other, what the next one gives up fills the one that came last; moving running shards there in between would move them
+    /// twice. It waits for so many calm times at the most: then it is balanced once, whoever goes on leaving, and as soon as nothing else
+    /// makes it wait.
+    fn await_calm(&mut self, now: BootInstant, next: &State, waits_anyway: bool) -> bool {
+        let calm = self.settings.calm_time;
+        let departs = |(&slot, contact): (&Slot, &Contact)| {
+            let stays = |record: &ExecutorRecord| {
+                record.standing == Standing::Present && !record.leaving && !matches!(record.wish, Wish::Drain | Wish::Remove)
+            };
+            // Nothing moves where another incarnation takes its place.
+            let leaves = |record: &ExecutorRecord| {
+                !stays(record) && (record.standing == Standing::Present || next.present(&record.id).is_none())
+            };
+            contact.shards() > 0 && next.executor(slot).is_some_and(leaves)
+        };
+        if let Some(departures) = self.departures
+            && !waits_anyway
+            && now >= departures.calm_until.min(departures.since.after(calm * MOST_CALM_TIMES))
+        {
+            self.departures = None;
+            return false;
+        }
+        if self.contacts.iter().any(departs) {
+            let since = self.departures.map_or(now, |it| it.since);
+            self.departures = Some(Departures { since, calm_until: now.after(calm) });
+        }
+        self.notes.extend(self.calm_left(now).map(sentences::calm));
+        self.departures.is_some()
+    }
+
+    /// How much longer balance waits because executors left, if it does.
+    pub(super) fn calm_left(&self, now: BootInstant) -> Option<Duration> {
+        let Departures { since, calm_until } = self.departures?;
+        let left = calm_until.min(since.after(self.settings.calm_time * MOST_CALM_TIMES)).since(now);
+        (!left.is_zero()).then_some(left)
     }
 
     /// The registered incarnations, as the planner sees them.

@@ -11,6 +11,8 @@
 //! bounds, then to the relatively emptiest. What then still has to move is the larger of what lies above the upper bounds and what
 //! is missing below the lower ones; one move mends at most one of each, so no plan does with fewer.
 //!
+//! With [`Input::still`] there are no bounds: what is free is placed, and nothing else.
+//!
 //! [`Input::avoid`] goes before the bounds. Where it stands in the way of a seat, the pass is repeated on what it made, until a pass
 //! changes nothing; since every pass but the first mends bounds and breaks none, that ends, and a plan of a plan is empty.
 
@@ -69,6 +71,9 @@ pub struct Input<'a> {
     /// Shards that must not go to a certain slot, unless nobody else can take them: that executor did not start them. One that
     /// has its home there already may stay.
     pub avoid: &'a BTreeMap<ShardId, Slot>,
+    /// Running shards stay where they are, whatever the bounds say: only those without a home, and those that leave, get one. Each goes
+    /// to the relatively emptiest.
+    pub still: bool,
 }
 
 /// What should change.
@@ -110,8 +115,8 @@ pub fn bounds(input: &Input) -> Vec<Option<Bounds>> {
 /// Makes a plan.
 ///
 /// Its moves name only members that take shards. It depends neither on the order of [`Input::members`] nor on their slots, and a
-/// plan made from its outcome moves nothing. The bounds hold after it wherever [`Input::avoid`] does not stand in the way; where it
-/// does, fewer moves might do.
+/// plan made from its outcome moves nothing. Unless running shards stay, the bounds hold after it wherever [`Input::avoid`] does not
+/// stand in the way; where it does, fewer moves might do.
 pub fn plan(input: &Input) -> (Plan, Report) {
     let mut homes = input.homes.to_vec();
     let mut tally = Tally::of(input.members, &homes);
@@ -119,7 +124,12 @@ pub fn plan(input: &Input) -> (Plan, Report) {
     if !shares.is_empty() {
         let avoided = seat::Avoided::of(input, &shares);
         loop {
-            share::balance(&mut shares, tally.free(input.members));
+            let free = tally.free(input.members);
+            if input.still {
+                share::fill(&mut shares, free, |_| u32::MAX);
+            } else {
+                share::balance(&mut shares, free);
+            }
             let outcome = seat::seat(input.members, &mut homes, &mut shares, &avoided);
             tally = Tally::of(input.members, &homes);
             share::recount(&mut shares, &tally);

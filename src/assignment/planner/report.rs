@@ -49,6 +49,11 @@ pub enum Reason {
         /// How many shards.
         shards: u32,
     },
+    /// Executors are outside their bounds, since running shards stay where they are for now.
+    Still {
+        /// How many executors.
+        executors: u32,
+    },
     /// Executors rest outside their bounds, since shards must not go back to who did not start them.
     BoundsYielded {
         /// How many executors.
@@ -76,6 +81,13 @@ impl fmt::Display for Reason {
             }
             Reason::NobodyElse { shards } => {
                 write!(f, "nobody but an executor that did not start it before can take {}", count(shards, "shard"))
+            }
+            Reason::Still { executors } => {
+                write!(
+                    f,
+                    "outside of the bounds: {}, since running shards stay where they are for now",
+                    count(executors, "executor")
+                )
             }
             Reason::BoundsYielded { executors } => {
                 write!(
@@ -157,7 +169,9 @@ pub(super) fn report(input: &Input, plan: &Plan, shares: &[Share], tally: &Tally
     if unwelcome > 0 {
         report.reasons.push(Reason::NobodyElse { shards: unwelcome });
     }
-    if outside > 0 {
+    if outside > 0 && input.still {
+        report.reasons.push(Reason::Still { executors: outside });
+    } else if outside > 0 {
         report.reasons.push(Reason::BoundsYielded { executors: outside });
     }
     report

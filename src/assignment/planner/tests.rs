@@ -29,7 +29,7 @@ struct After {
 
 fn run(members: &[Member], homes: &[u32], threshold: f64, avoid: &[(u32, u32)]) -> After {
     let avoid: BTreeMap<ShardId, Slot> = avoid.iter().map(|&(shard, slot)| (ShardId(shard), Slot(slot))).collect();
-    let (plan, report) = plan(&Input { members, homes, threshold, avoid: &avoid });
+    let (plan, report) = plan(&Input { members, homes, threshold, avoid: &avoid, still: false });
     assert!(plan.moves.is_sorted_by(|a, b| a.shard < b.shard), "ascending by shard");
     let mut homes = homes.to_vec();
     for step in &plan.moves {
@@ -120,6 +120,20 @@ fn shards_of_a_dead_executor_move_and_no_others() {
     let after = run(&members(&[Takes; 9]), &homes(&[100; 9], 100), 0.1, &[]);
     assert_eq!((after.report.placed, after.report.moved), (100, 0));
     assert!(after.at.iter().all(|shards| [111, 112].contains(shards)), "{:?}", after.at);
+}
+
+/// Case 48: what is free goes to the emptiest, as if nobody were above its bounds, and what runs stays.
+#[test]
+fn running_shards_that_are_to_stay_take_no_seat_from_free_ones() {
+    let members = members(&[Takes, Takes, Leaves, Takes]);
+    let homes = homes(&[50, 20, 10, 0], 15);
+    let input = Input { members: &members, homes: &homes, threshold: 0.1, avoid: &BTreeMap::new(), still: true };
+    let (plan, report) = plan(&input);
+    assert!(plan.moves.iter().all(|it| it.shard.0 >= 70), "what runs stays: {plan:?}");
+    let to = |member| plan.moves.iter().filter(|it| it.to == member).count();
+    assert_eq!([to(0), to(1), to(3)], [0, 3, 22], "to the emptiest, and then evenly");
+    assert_eq!(report.reasons, [Reason::Still { executors: 3 }]);
+    assert_eq!(report.lines()[2], "outside of the bounds: 3 executors, since running shards stay where they are for now");
 }
 
 /// Case 51: a drain empties as long as somebody can take; and what it frees goes where it saves moves.
@@ -239,7 +253,7 @@ fn a_million_shards_on_a_thousand_executors_are_planned_in_a_few_passes() {
     }
     let one = homes(&[0, 1 << 20], 0);
     let avoid = (0..100_000).map(|shard| (ShardId(shard), Slot(2))).collect();
-    let (plan, report) = plan(&Input { members: &thousand, homes: &one, threshold: 0.1, avoid: &avoid });
+    let (plan, report) = plan(&Input { members: &thousand, homes: &one, threshold: 0.1, avoid: &avoid, still: false });
     assert_eq!(report.moved as usize, plan.moves.len());
     assert!(report.moved > 1_000_000 && report.reasons.is_empty(), "{report:?}");
 }
@@ -376,6 +390,7 @@ proptest! {
             homes: &case.homes,
             threshold: case.percent as f64 / 100.0,
             avoid: &BTreeMap::new(),
+            still: false,
         };
         let told: Vec<Option<(u64, u64)>> =
             bounds(&input).iter().map(|it| it.map(|it| (it.lower.into(), it.upper.into()))).collect();
@@ -481,7 +496,7 @@ proptest! {
     #[test]
     fn filling_at_once_is_filling_one_by_one(case in cases(8, 60), amount in 0..200u32, limit in prop_oneof![Just(u32::MAX), 0..50u32]) {
         let avoid = BTreeMap::new();
-        let input = Input { members: &case.members, homes: &case.homes, threshold: 0.1, avoid: &avoid };
+        let input = Input { members: &case.members, homes: &case.homes, threshold: 0.1, avoid: &avoid, still: false };
         let mut at_once = share::shares(&input, &Tally::of(&case.members, &case.homes));
         if !at_once.is_empty() {
             let mut one_by_one = at_once.clone();

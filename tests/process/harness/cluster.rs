@@ -81,7 +81,8 @@ impl Cluster {
     }
 
     fn settings<'a>(settings: &[&'a str]) -> Vec<&'a str> {
-        [&["executors.lease_ttl=2s", "executors.settle_time=300ms", "number_of_shards=64"], settings].concat()
+        let short = ["executors.lease_ttl=2s", "executors.settle_time=300ms", "executors.calm_time=1s", "number_of_shards=64"];
+        [&short, settings].concat()
     }
 
     /// An executor with a journal of its own process.

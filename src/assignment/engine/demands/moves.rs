@@ -65,7 +65,7 @@ impl Engine {
             self.check_movable(state, &members, shard, homes[shard.0 as usize], at as u32)?;
         }
         let threshold = self.settings.rebalance_threshold;
-        let input = planner::Input { members: &members, homes: &homes, threshold, avoid: &self.avoid };
+        let input = planner::Input { members: &members, homes: &homes, threshold, avoid: &self.avoid, still: false };
         let moving =
             planner::relocate(&input, shards, at as u32).map_err(|obstacle| Refusal::NotNow(told(&obstacle, &members, to)))?;
         Ok(Way { to: members[at].slot, moving })

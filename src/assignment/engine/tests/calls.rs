@@ -259,7 +259,7 @@ fn an_operators_drain_belongs_to_the_id_and_survives_its_processes() {
     assert_eq!(rig.count("a"), 0, "drained still");
     assert_eq!(rig.overview().executors.len(), 2);
     rig.wish("a", Wish::None);
-    rig.settle();
+    rig.pass(CALM);
     assert_eq!((rig.count("a"), rig.count("b")), (2, 2));
 }
 
@@ -299,6 +299,7 @@ fn l12_who_comes_from_another_cluster_holds_all_grants_back_for_a_lease() {
         held: Holdings::default(),
         slot: None,
         deaf: false,
+        leaving: false,
     };
     rig.executors.insert("a", executor);
     rig.pass(LEASE);

@@ -283,7 +283,7 @@ fn a_suspect_gets_nothing_new_and_loses_nothing_and_a_majority_of_suspects_is_no
     probe(&mut rig, "b", false);
     rig.join("d", 41);
     probe(&mut rig, "d", false);
-    rig.pass(SETTLE * 2);
+    rig.pass(CALM);
     assert!(rig.count("d") >= 2, "all are suspect: assignment goes on");
 }
 

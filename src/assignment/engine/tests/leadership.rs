@@ -123,6 +123,18 @@ fn l4_past_its_belief_a_leader_answers_and_takes_nothing() {
 }
 
 #[test]
+fn a_leader_past_its_belief_that_has_something_to_do_does_not_take_turn_after_turn() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    rig.engine.believe_until(rig.now.after(TICK));
+    rig.now = rig.now.after(TICK);
+    let it = rig.executors["a"].clone();
+    rig.step(Event::Probed { slot: it.slot.expect("connected"), incarnation: it.incarnation, healthy: false });
+    assert_eq!(kinds(&rig.turn()), Vec::<&str>::new());
+    assert_eq!(rig.engine.next_turn(), rig.now.after(TICK));
+}
+
+#[test]
 fn l9_p10_a_leader_that_was_stopped_declares_nobody_dead_for_what_it_did_not_read() {
     let mut rig = Rig::new(2);
     rig.join("a", 11);

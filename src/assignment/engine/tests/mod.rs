@@ -9,3 +9,4 @@ mod moves;
 mod pause;
 mod removal;
 mod rig;
+mod rolling;

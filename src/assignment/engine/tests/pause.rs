@@ -95,7 +95,7 @@ fn while_rebalancing_is_paused_nothing_moves_for_balance_and_everything_else_doe
 
     rig.wish("b", Wish::None);
     rig.join("d", 41);
-    let commands = rig.pass(LEASE);
+    let commands = rig.pass(CALM);
     assert_eq!((rig.count("a"), moved(&commands)), (30, vec![]));
 
     demand(&mut rig, Demand::Resume);

@@ -17,6 +17,7 @@ use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revis
 pub const LEASE: Duration = Duration::from_secs(10);
 pub const MARGIN: Duration = Duration::from_millis(200);
 pub const SETTLE: Duration = Duration::from_millis(500);
+pub const CALM: Duration = Duration::from_secs(20);
 pub const TICK: Duration = Duration::from_millis(100);
 /// The wall clock when the first leadership begins, so its term.
 pub const TERM: u64 = 1000;
@@ -25,6 +26,7 @@ pub fn settings() -> Settings {
     Settings {
         lease_ttl: LEASE,
         settle_time: SETTLE,
+        calm_time: CALM,
         rebalance_threshold: 0.1,
         exclusive_ids: false,
         turn_interval: TICK,
@@ -93,6 +95,8 @@ pub struct Executor {
     pub slot: Option<Slot>,
     /// Does not do what it is told, and says nothing.
     pub deaf: bool,
+    /// Says that it wants to leave.
+    pub leaving: bool,
 }
 
 pub struct Rig {
@@ -245,7 +249,7 @@ impl Rig {
             cluster_id: cluster(),
             mark: executor.mark,
             claim: Claim::Full(executor.held.clone()),
-            leaving: false,
+            leaving: executor.leaving,
             storage_epochs: Holdings::default(),
         }
     }
@@ -286,6 +290,7 @@ impl Rig {
             held: Holdings::default(),
             slot: None,
             deaf: false,
+            leaving: false,
         };
         self.executors.insert(name, executor);
         assert_eq!(self.register(self.registration(name, incarnation, endpoint)), []);

@@ -15,8 +15,13 @@ use super::{Manager, Store};
 use crate::support::proxy::Proxy;
 
 /// The default settings of replicas, before those of their place and of a scenario.
-const SETTINGS: [&str; 4] =
-    ["leadership.lease_ttl=2s", "executors.lease_ttl=6s", "executors.settle_time=300ms", "number_of_shards=64"];
+const SETTINGS: [&str; 5] = [
+    "leadership.lease_ttl=2s",
+    "executors.lease_ttl=6s",
+    "executors.settle_time=300ms",
+    "executors.calm_time=1s",
+    "number_of_shards=64",
+];
 
 /// One store, empty when it was made, as seen from outside: past every proxy and behind the managers' backs.
 #[allow(async_fn_in_trait)]
