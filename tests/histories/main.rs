@@ -24,12 +24,12 @@ use proptest::test_runner::FileFailurePersistence;
 use shard_manager::assignment::record::Wish;
 use world::World;
 
-pub const LEASE: Duration = Duration::from_secs(10);
-pub const MARGIN: Duration = Duration::from_millis(200);
-pub const SETTLE: Duration = Duration::from_millis(500);
-pub const CALM: Duration = Duration::from_secs(20);
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+pub(crate) const MARGIN: Duration = Duration::from_millis(200);
+pub(crate) const SETTLE: Duration = Duration::from_millis(500);
+pub(crate) const CALM: Duration = Duration::from_secs(20);
 /// From one turn of an engine to the next.
-pub const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// Steps of a history at the most.
 const LONGEST: usize = 40;
@@ -38,7 +38,7 @@ const CASES: u32 = 400;
 
 /// One thing that happens. Executors, processes and messages are meant modulo how many there are.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(crate) enum Step {
     /// A new process of an id starts at one of its two places; one of the same id that is there was gone before.
     Join { id: usize, place: usize },
     /// A process gives its shards away, then ends.
@@ -77,7 +77,7 @@ pub enum Step {
 
 /// What becomes of a message and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     Prompt,
     Lost,
     AnswerLost,
@@ -89,7 +89,7 @@ pub enum Way {
 
 /// What becomes of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub(crate) enum Fate {
     Lands,
     /// It certainly does not land.
     Fails,
@@ -101,7 +101,7 @@ pub enum Fate {
 
 /// How a leadership ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Succession {
+pub(crate) enum Succession {
     /// The process is gone.
     Crash,
     /// Its belief runs out; it goes on, and its commits are refused.

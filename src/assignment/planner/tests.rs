@@ -408,6 +408,7 @@ proptest! {
                 homes: &case.homes,
                 threshold: case.percent as f64 / 100.0,
                 avoid: &BTreeMap::new(),
+                still: false,
             };
             let shards: Vec<ShardId> = shards.iter().filter(|&&it| (it as usize) < case.homes.len()).map(|&it| ShardId(it)).collect();
             let Ok(moving) = relocate(&input, &shards, to) else { continue };
