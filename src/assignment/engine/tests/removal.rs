@@ -235,7 +235,7 @@ fn a_removal_that_is_over_is_taken_back_and_the_id_registers_again() {
     assert_eq!(state_of(&mut rig, "b"), [], "nobody needs the record");
     assert_eq!(rig.renew_as("b"), Err(Refusal::UnknownExecutor { id: id("b") }), "it registers as another incarnation");
     rig.join("b", 22);
-    rig.pass(SETTLE * 2);
+    rig.pass(CALM);
     assert_eq!((rig.count("b"), state_of(&mut rig, "b")), (2, vec![ExecutorState::Active]));
 }
 
