@@ -148,6 +148,57 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Steps around a lease that ends while the store does not answer: what L1 and L5 are for.
+fn ends() -> impl Strategy<Value = Step> {
+    let lease = LEASE.as_millis() as u64;
+    let fate = prop_oneof![Just(Fate::Lands), Just(Fate::LandsUnnoticed), Just(Fate::Hangs)];
+    let way = prop_oneof![Just(Way::Prompt), Just(Way::Lost)];
+    prop_oneof![
+        2 => (0..2usize, Just(0usize)).prop_map(|(id, place)| Step::Join { id, place }),
+        3 => (0..2usize, way).prop_map(|(who, way)| Step::Calls(who, way)),
+        3 => prop_oneof![0..1000u64, lease - 500..lease + 1000].prop_map(Step::Pass),
+        3 => fate.prop_map(Step::Commits),
+        2 => Just(Step::Settle),
+    ]
+}
+
+/// Steps around calls that arrive after what they speak of has changed: what L2 and L3 are for.
+fn stale() -> impl Strategy<Value = Step> {
+    let calls = prop_oneof![Just(Way::Prompt), Just(Way::Late), Just(Way::Lost)];
+    let commands = prop_oneof![1 => Just(Way::Prompt), 2 => Just(Way::Lost), 1 => Just(Way::Late)];
+    let wish = prop_oneof![1 => Just(Wish::None), 2 => Just(Wish::Drain)];
+    prop_oneof![
+        2 => (0..2usize, Just(0usize)).prop_map(|(id, place)| Step::Join { id, place }),
+        3 => (0..2usize, calls).prop_map(|(who, way)| Step::Calls(who, way)),
+        2 => (0..2usize, commands).prop_map(|(who, way)| Step::Commands(who, way)),
+        3 => (0..4usize, any::<bool>()).prop_map(|(message, again)| Step::Arrive { message, again }),
+        4 => prop_oneof![0..1000u64, 3000..4000u64].prop_map(Step::Pass),
+        2 => (0..2usize, wish).prop_map(|(id, wish)| Step::Wish(id, wish)),
+    ]
+}
+
+fn two_that_hold() -> [Step; 3] {
+    [Step::Join { id: 0, place: 0 }, Step::Join { id: 1, place: 0 }, Step::Pass(1000)]
+}
+
+/// It claims nothing, and is on its way when shards are granted.
+fn a_call_from_before() -> [Step; 6] {
+    let [joins, another, passes] = two_that_hold();
+    [joins, Step::Calls(0, Way::Late), Step::Pass(400), Step::Calls(0, Way::Prompt), another, passes]
+}
+
+fn after(begin: Vec<Step>, then: impl Strategy<Value = Step>) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(then, 0..LONGEST / 2).prop_map(move |steps| [&begin[..], &steps].concat())
+}
+
+fn history() -> impl Strategy<Value = Vec<Step>> {
+    prop_oneof![
+        2 => prop::collection::vec(step(), 0..LONGEST),
+        1 => after(two_that_hold().to_vec(), ends()),
+        1 => after(a_call_from_before().to_vec(), stale()),
+    ]
+}
+
 fn run(number_of_shards: u32, pages: usize, steps: &[Step]) -> Result<(), String> {
     let mut world = World::new(number_of_shards, pages);
     for step in steps {
@@ -168,10 +219,30 @@ proptest! {
     fn the_promises_hold_over_every_history(
         number_of_shards in 1..4u32,
         pages in prop_oneof![Just(4usize), Just(64)],
-        steps in prop::collection::vec(step(), 0..LONGEST),
+        steps in history(),
     ) {
         run(number_of_shards, pages, &steps).map_err(TestCaseError::fail)?;
     }
+}
+
+fn holds(steps: &[Step]) {
+    run(2, 64, steps).expect("it holds");
+}
+
+/// Its end is being committed when it renews: what is then granted to others must not be taken up by it again.
+#[test]
+fn l1_an_executor_renews_while_its_end_waits_for_the_store() {
+    let silent = [Step::Commits(Fate::Hangs), Step::Calls(0, Way::Lost), Step::Pass(10_400)];
+    let back = [Step::Calls(0, Way::Prompt), Step::Pass(3400), Step::Settle];
+    holds(&[&two_that_hold()[..], &silent, &back].concat());
+}
+
+/// A claim without the shard, from before it was granted, arrives when it is being released.
+#[test]
+fn l2_an_old_claim_arrives_when_a_shard_is_being_released() {
+    let deaf = [Step::Pass(3500), Step::Commands(0, Way::Lost), Step::Calls(0, Way::Lost)];
+    let asked = [Step::Wish(0, Wish::Drain), Step::Pass(100), Step::Arrive { message: 0, again: false }, Step::Pass(200)];
+    holds(&[&a_call_from_before()[..], &deaf, &asked].concat());
 }
 
 /// A drawn history may well be too mild to prove anything; this one is not.

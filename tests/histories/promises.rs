@@ -56,8 +56,8 @@ impl World {
         let Some((version, state)) = self.store.current() else { return Ok(()) };
         for (shard, record) in state.shards() {
             let owner = record.owner().and_then(|slot| state.executor(slot)).map(|it| it.incarnation);
-            let others = self.processes.values().filter(|it| Some(it.ledger.incarnation()) != owner);
-            for other in others.filter(|it| it.lives_on(shard, self.now)) {
+            let mut others = self.processes.values().filter(|it| Some(it.ledger.incarnation()) != owner);
+            if let Some(other) = others.find(|it| it.lives_on(shard, self.now)) {
                 let (id, incarnation) = (Process::name(other.seat.0), other.ledger.incarnation());
                 return Err(format!(
                     "P3: at {version} shard {shard} is {record:?}, and {id} ({incarnation}) has a live lease on it"

@@ -156,7 +156,7 @@ impl World {
             Step::Slow(at, slow) => self.process(at).map_or((), |it| it.slow = slow),
             Step::Finish(at) => self.process(at).map_or((), |it| it.finish(now)),
             Step::GiveUp(at) => self.process(at).map_or((), |it| it.give_up(now)),
-            Step::Arrive { message, again } => self.arrive(message, again),
+            Step::Arrive { message, again } => self.arrive(message, again)?,
             Step::Pass(ms) => return self.pass(Duration::from_millis(ms)),
             Step::Stall(ms) => {
                 self.stands_still = true;
@@ -174,8 +174,13 @@ impl World {
     }
 
     pub fn join(&mut self, seat: (usize, usize)) {
-        // Nobody else can be behind the same address.
-        self.processes.retain(|_, process| process.seat != seat);
+        // Nobody else can be behind the same address. That proves that the process before is gone, as long as no registration of it is
+        // still on its way: one that arrived later would look like a newer process there. See "not promised".
+        let gone: Vec<usize> = self.processes.iter().filter(|(_, it)| it.seat == seat).map(|(at, _)| *at).collect();
+        self.processes.retain(|at, _| !gone.contains(at));
+        self.under_way.retain(|message| {
+            !matches!(message, Message::Request { event: Event::Register(..), call: (_, of, _), .. } if gone.contains(of))
+        });
         self.incarnations += 1;
         let process = Process::new(seat, Incarnation(self.incarnations), self.newest(), self.now);
         self.processes.insert(self.incarnations as usize, process);
@@ -277,9 +282,9 @@ impl World {
         any
     }
 
-    fn arrive(&mut self, message: usize, again: bool) {
+    fn arrive(&mut self, message: usize, again: bool) -> Checked {
         let at = message % self.under_way.len().max(1);
-        let Some(message) = self.under_way.get(at).cloned() else { return };
+        let Some(message) = self.under_way.get(at).cloned() else { return Ok(()) };
         // A call is answered once, whatever the network does.
         if !again || !matches!(message, Message::Push { .. }) {
             self.under_way.remove(at);
@@ -291,10 +296,11 @@ impl World {
                     self.events.push_back((number, event));
                 }
             }
-            Message::Answer { process, number, reply } => self.answer(process, number, reply),
-            Message::Push { leader, slot, process, push } => self.push(leader, slot, process, &push, Way::Prompt),
+            Message::Answer { process, number, reply } => return self.answer(process, number, reply),
+            Message::Push { leader, slot, process, push } => return self.push(leader, slot, process, &push, Way::Prompt),
             Message::Applied { leader, event } => self.events.push_back((leader, event)),
         }
+        Ok(())
     }
 
     /// Leaders read what there is to read, and take a turn after it.
@@ -364,7 +370,7 @@ impl World {
                     Way::Late => {
                         self.under_way.push_back(Message::Push { leader: number, slot: assignment.slot, process: at, push })
                     }
-                    way => self.push(number, assignment.slot, at, &push, way),
+                    way => self.push(number, assignment.slot, at, &push, way)?,
                 }
                 Ok(())
             }
@@ -419,15 +425,16 @@ impl World {
         Ok(())
     }
 
-    fn push(&mut self, leader: u64, slot: Slot, process: usize, push: &Push, way: Way) {
-        let Some(process) = self.processes.get_mut(&process) else { return };
-        let Some((mark, held)) = process.push(self.now, push) else { return };
+    fn push(&mut self, leader: u64, slot: Slot, process: usize, push: &Push, way: Way) -> Checked {
+        let Some(process) = self.processes.get_mut(&process) else { return Ok(()) };
+        let Some((mark, held)) = process.push(self.now, push) else { return Ok(()) };
         let event = Event::Applied { slot, incarnation: Incarnation(push.incarnation), mark, held };
         match way {
             Way::AnswerLost => {}
             Way::AnswerLate => self.under_way.push_back(Message::Applied { leader, event }),
             _ => self.events.push_back((leader, event)),
         }
+        self.look_at_starts()
     }
 
     fn reply(&mut self, number: u64, request: RequestId, reply: Reply) -> Checked {
@@ -440,17 +447,18 @@ impl World {
         match way {
             Way::AnswerLost => {}
             Way::AnswerLate => self.under_way.push_back(Message::Answer { process: at, number: of, reply }),
-            _ => self.answer(at, of, reply),
+            _ => self.answer(at, of, reply)?,
         }
         Ok(())
     }
 
-    fn answer(&mut self, at: usize, number: u64, reply: Reply) {
+    fn answer(&mut self, at: usize, number: u64, reply: Reply) -> Checked {
         let newest = self.newest();
-        let Some(process) = self.processes.get_mut(&at) else { return };
+        let Some(process) = self.processes.get_mut(&at) else { return Ok(()) };
         self.incarnations += 1;
         if process.answered(self.now, number, reply, Incarnation(self.incarnations)) {
             process.manager = newest;
         }
+        self.look_at_starts()
     }
 }
