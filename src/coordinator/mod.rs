@@ -43,8 +43,8 @@ const BATCH: usize = 1024;
 /// The least time between two turns that nothing but the clock asks for: whatever the engine says is due, this task never spins.
 const LEAST_REST: Duration = Duration::from_millis(1);
 
-/// How often executors are counted at the most, since that looks at each of them. A turn that comes sooner leaves it, and what else changes as
-/// seldom, to the next one, which is never far.
+/// How often executors are counted at the most, since that looks at each of them. A turn that comes sooner leaves it to the next one, which
+/// is never far.
 const EXECUTORS_EVERY: Duration = Duration::from_millis(100);
 
 /// What can be asked of the coordinator. Every field is valid by itself.
@@ -309,6 +309,7 @@ impl Coordinator {
                 }
                 Command::Publish(snapshot) => {
                     self.parts.metrics.version(snapshot.version);
+                    self.parts.metrics.rebalancing_paused(snapshot.state.meta.pause.as_ref().map(|pause| pause.until_unix_ms));
                     self.parts.published.publish(snapshot);
                 }
                 Command::Connect(peer) => self.parts.executors.connect(peer),
@@ -356,7 +357,6 @@ impl Coordinator {
             for state in ExecutorState::ALL {
                 metrics.executors(state, statistics.executors.get(&state).copied().unwrap_or(0));
             }
-            metrics.rebalancing_paused(statistics.paused_until_unix_ms);
             self.executors_counted = now;
         }
     }

@@ -87,7 +87,11 @@ async fn a_leader_is_looked_at() {
     cluster.at_rest(&["a"]).await;
     let manager = &cluster.manager;
     assert_eq!(manager.metric("shard_manager_executor_joins_total").await, 1.0);
-    assert_eq!(manager.metric("shard_manager_executors{state=\"active\"}").await, 1.0);
+    // Executors are counted ten times a second.
+    poll_until("a is counted", PATIENCE, async || {
+        (manager.metric("shard_manager_executors{state=\"active\"}").await == 1.0).then_some(())
+    })
+    .await;
     assert!(manager.metric("shard_manager_grpc_connections").await >= 1.0);
     assert!(manager.metric("shard_manager_unserved_shard_seconds_total{cause=\"start-up\"}").await > 0.0);
     assert!(manager.get("/").await.1.contains(&format!("http://{}", a.address)));

@@ -212,8 +212,6 @@ pub struct Statistics {
     pub unserved: BTreeMap<Cause, u32>,
     /// Executors by state.
     pub executors: BTreeMap<ExecutorState, u32>,
-    /// Until when rebalancing is paused, in milliseconds since 1970; `None` where it is not.
-    pub paused_until_unix_ms: Option<u64>,
 }
 
 /// How many calls wait for a draft at the most: more come only while the store takes nothing.
@@ -435,8 +433,7 @@ impl Engine {
                 *executors.entry(self.executor_state(slot, record)).or_default() += 1;
             }
         }
-        let paused_until_unix_ms = self.state.meta.pause.as_ref().map(|pause| pause.until_unix_ms);
-        Statistics { unserved: self.unserved.counts().clone(), executors, paused_until_unix_ms }
+        Statistics { unserved: self.unserved.counts().clone(), executors }
     }
 
     fn overview(&self, now: BootInstant) -> Overview {
