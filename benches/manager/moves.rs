@@ -43,7 +43,7 @@ struct Scene {
 impl Scene {
     async fn start() -> Scene {
         let (directory, grpc) = (tempfile::tempdir().unwrap(), free_address());
-        let sets = ["executors.lease_ttl=1h", "executors.settle_time=100ms"];
+        let sets = ["executors.lease_ttl=1h", "executors.settle_time=100ms", "executors.calm_time=0s"];
         let manager = serve(directory.path(), grpc, free_address(), &sets);
         table(grpc).await;
         let mut crowd = Crowd::at(grpc).await;

@@ -97,7 +97,7 @@ async fn compare<M: Message + Default + Clone + 'static>(
 /// The table of 1,024 shards at 16 executors.
 pub async fn tables(runs: usize) -> Vec<Figure> {
     let (directory, grpc) = (tempfile::tempdir().unwrap(), free_address());
-    let sets = ["executors.lease_ttl=1h", "executors.settle_time=100ms"];
+    let sets = ["executors.lease_ttl=1h", "executors.settle_time=100ms", "executors.calm_time=0s"];
     let _manager = serve(directory.path(), grpc, free_address(), &sets);
     table(grpc).await;
     let mut crowd = Crowd::at(grpc).await;
