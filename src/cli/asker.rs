@@ -1,4 +1,19 @@
-//! Who asks, for the manager's log.
+//! Who asks for a change and why, and whom.
+
+use super::manager::Managers;
+use super::output::Format;
+
+/// Of every command that changes something.
+#[derive(Debug, clap::Args)]
+pub(super) struct Asking {
+    /// Why, for the manager's log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) managers: Managers,
+    #[command(flatten)]
+    pub(super) format: Format,
+}
 
 /// As `user@host`; what is not known is left out.
 pub(super) fn asked_by() -> String {

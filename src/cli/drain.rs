@@ -6,9 +6,9 @@ use serde::Serialize;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use super::asker::asked_by;
-use super::manager::{self, Managers};
-use super::output::{self, Format};
+use super::asker::{Asking, asked_by};
+use super::manager;
+use super::output;
 use super::wait::{Seen, WaitArguments, Waiting};
 use super::{Error, executors};
 use crate::rpc::{self, ChangeExecutorRequest, ChangeExecutorResponse, RemoveExecutorRequest};
@@ -20,13 +20,8 @@ pub(super) struct ChangeArguments {
     /// The executor's id
     #[arg(value_name = "ID")]
     id: ExecutorId,
-    /// Why, for the manager's log
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    reason: String,
     #[command(flatten)]
-    managers: Managers,
-    #[command(flatten)]
-    format: Format,
+    asking: Asking,
 }
 
 /// Of `drain`.
@@ -95,10 +90,10 @@ pub(super) async fn remove(arguments: RemoveArguments) -> Result<ExitCode, Error
         executor_id: arguments.id.to_string(),
         dead,
         asked_by: asked_by(),
-        reason: arguments.reason.clone(),
+        reason: arguments.asking.reason.clone(),
     };
     let call = async |channel: Channel| manager::admin(channel).remove_executor(change.clone()).await;
-    let answer = arguments.managers.ask(call).await?;
+    let answer = arguments.asking.managers.ask(call).await?;
     if !waiting.wait {
         let meaning = if dead {
             "is removed, and its shards are free; `shard-manager admit` lets it come back"
@@ -118,14 +113,14 @@ impl ChangeArguments {
         call: impl AsyncFn(Channel, ChangeExecutorRequest) -> Result<Response<ChangeExecutorResponse>, Status>,
     ) -> Result<ChangeExecutorResponse, manager::Error> {
         let change =
-            ChangeExecutorRequest { executor_id: self.id.to_string(), asked_by: asked_by(), reason: self.reason.clone() };
-        self.managers.ask(async |channel| call(channel, change.clone()).await).await
+            ChangeExecutorRequest { executor_id: self.id.to_string(), asked_by: asked_by(), reason: self.asking.reason.clone() };
+        self.asking.managers.ask(async |channel| call(channel, change.clone()).await).await
     }
 
     fn print(&self, done: &'static str, meaning: &str, answer: &ChangeExecutorResponse) -> Result<ExitCode, Error> {
         let version = answer.version.unwrap_or_default();
         let executor = self.id.as_str();
-        let printed = if self.format.json {
+        let printed = if self.asking.format.json {
             output::print_json(&Done { executor, done, term: version.term, revision: version.revision })
         } else {
             output::print(&format!("executor {executor} {meaning}"))
@@ -136,10 +131,10 @@ impl ChangeArguments {
     /// Until nothing of the id has a shard any more and all of it is in one of these states.
     async fn wait_until_empty(&self, waiting: WaitArguments, done: &str, states: &[&str], goes_on: &str) -> Result<(), Error> {
         let (undone, goes_on) = (format!("executor {} was not {done}", self.id), goes_on.to_owned());
-        let waiting = Waiting { managers: &self.managers, timeout: waiting.timeout, undone, goes_on };
+        let waiting = Waiting { managers: &self.asking.managers, timeout: waiting.timeout, undone, goes_on };
         let mut most = 0;
         let look = async || {
-            let executors = executors::list(&self.managers).await?;
+            let executors = executors::list(&self.asking.managers).await?;
             Ok(match left(&executors, self.id.as_str(), states) {
                 None => Seen::Over(()),
                 Some(left) => {

@@ -76,7 +76,7 @@ enum Command {
     /// Who owns a shard, since when, why there, and what it waits for
     Explain(explain::Arguments),
     /// Let another replica lead; where nobody waits, the same one leads again
-    StepDown(step_down::Arguments),
+    StepDown(asker::Asking),
     /// Take the state out of its store and seal the store, so that the cluster can go on in another one
     Export(export::Arguments),
     /// Put an exported state into an empty store

@@ -7,7 +7,7 @@ use humantime_serde::re::humantime::{format_duration, parse_duration};
 use serde::Serialize;
 
 use super::Error;
-use super::asker::asked_by;
+use super::asker::{Asking, asked_by};
 use super::manager::{self, Managers};
 use super::output::{self, Format};
 use crate::clock;
@@ -19,7 +19,7 @@ pub(super) enum Command {
     /// Let no shard move for balance; shards without an owner, drains and removals go on
     Pause(PauseArguments),
     /// End such a pause at once
-    Resume(ResumeArguments),
+    Resume(Asking),
     /// Whether there is such a pause, until when, and why
     Status(StatusArguments),
 }
@@ -30,25 +30,8 @@ pub(super) struct PauseArguments {
     /// How long, such as 30m or 2h: 1s to 7days. It ends by itself, and survives a change of leader
     #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
     length: Duration,
-    /// Why, for the manager's log and for whoever asks for its status
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    reason: String,
     #[command(flatten)]
-    managers: Managers,
-    #[command(flatten)]
-    format: Format,
-}
-
-/// Of `rebalance resume`.
-#[derive(Debug, clap::Args)]
-pub(super) struct ResumeArguments {
-    /// Why, for the manager's log
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    reason: String,
-    #[command(flatten)]
-    managers: Managers,
-    #[command(flatten)]
-    format: Format,
+    asking: Asking,
 }
 
 /// Of `rebalance status`.
@@ -82,7 +65,7 @@ pub(super) async fn run(command: Command) -> Result<ExitCode, Error> {
 }
 
 async fn pause(arguments: PauseArguments) -> Result<ExitCode, Error> {
-    let PauseArguments { length, reason, managers, format } = arguments;
+    let PauseArguments { length, asking: Asking { reason, managers, format } } = arguments;
     let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
     let request = PauseRebalancingRequest { length_ms, asked_by: asked_by(), reason };
     let answer = managers.ask(async |channel| manager::admin(channel).pause_rebalancing(request.clone()).await).await?;
@@ -97,8 +80,8 @@ async fn pause(arguments: PauseArguments) -> Result<ExitCode, Error> {
     print(&format, &state, &text)
 }
 
-async fn resume(arguments: ResumeArguments) -> Result<ExitCode, Error> {
-    let ResumeArguments { reason, managers, format } = arguments;
+async fn resume(asking: Asking) -> Result<ExitCode, Error> {
+    let Asking { reason, managers, format } = asking;
     let request = ResumeRebalancingRequest { asked_by: asked_by(), reason };
     let answer = managers.ask(async |channel| manager::admin(channel).resume_rebalancing(request.clone()).await).await?;
     let version = answer.version.unwrap_or_default();
