@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::Way;
-use crate::{LEASE, TICK};
-use shard_manager::assignment::command::{Answer as Answered, Refusal, Reply};
-use shard_manager::assignment::event::{Claim, Departure, Event, Registration, Renewal, RequestId};
-use shard_manager::client::ledger::{Action, Answer, Attempt, Kind, Ledger, Push, Verdict};
+use crate::{LEASE, TICK, Way, words};
+use shard_manager::assignment::command::{Answer as Answered, Reply};
+use shard_manager::assignment::event::{Departure, Event, Registration, RequestId};
+use shard_manager::client::ledger::{Action, Attempt, Kind, Ledger, Push};
+use shard_manager::client::meaning::Meaning;
 use shard_manager::holdings::Holdings;
+use shard_manager::rpc::reason_of;
 use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, ShardId, Version};
 
 /// The work on one shard.
@@ -103,14 +104,7 @@ impl Process {
         let name = Process::id(self.seat.0);
         let incarnation = attempt.incarnation;
         let event = match (attempt.kind, attempt.cluster_id) {
-            (Kind::Renew, Some(cluster_id)) => {
-                let claim = match attempt.in_full {
-                    true => Claim::Full(Holdings::clone(&attempt.claim)),
-                    false => Claim::Digest(attempt.claim.digest()),
-                };
-                let (mark, leaving, storage_epochs) = (attempt.mark, attempt.leaving, attempt.storage_epochs.clone());
-                Event::Renew(request, Renewal { id: name, incarnation, cluster_id, mark, claim, leaving, storage_epochs })
-            }
+            (Kind::Renew, Some(cluster_id)) => Event::Renew(request, words::renewal(name, cluster_id, &attempt)),
             (Kind::Deregister, Some(cluster_id)) => Event::Deregister(request, Departure { id: name, incarnation, cluster_id }),
             (_, before) => {
                 let endpoint = format!("http://10.0.{}.{}:7000", self.seat.0, self.seat.1);
@@ -129,14 +123,7 @@ impl Process {
         let Some((_, attempt)) = self.call.take_if(|(of, _)| *of == number) else { return false };
         let verdict = match reply {
             Ok(Answered::Lease(lease)) => {
-                let answer = Answer {
-                    cluster_id: lease.cluster_id,
-                    version: lease.version,
-                    number_of_shards: lease.number_of_shards,
-                    lease_ttl: lease.lease_ttl,
-                    assignment: lease.assignment,
-                    claim_wanted: lease.claim_wanted,
-                };
+                let answer = words::answer(&lease);
                 let taken = self.ledger.answered(now, &attempt, answer).is_ok();
                 self.next_call = now.after(if taken { lease.lease_ttl / 3 } else { TICK });
                 self.act(now);
@@ -146,19 +133,17 @@ impl Process {
                 self.ledger.deregistered();
                 return false;
             }
-            Err(Refusal::Superseded { .. } | Refusal::UnknownExecutor { .. })
-                if attempt.kind != Kind::Renew && self.ledger.is_ending() =>
-            {
-                self.ledger.deregistered();
-                return false;
-            }
-            Err(Refusal::Superseded { .. }) => Verdict::Superseded,
-            Err(Refusal::UnknownExecutor { .. }) => Verdict::UnknownExecutor,
-            Err(Refusal::WrongCluster { .. }) => Verdict::WrongCluster,
-            Err(_) => {
-                self.unanswered(now, &attempt);
-                return true;
-            }
+            Err(refusal) => match Meaning::of(reason_of(&refusal.into()).as_deref(), attempt.kind, self.ledger.is_ending()) {
+                Meaning::Verdict(verdict) => verdict,
+                Meaning::Gone => {
+                    self.ledger.deregistered();
+                    return false;
+                }
+                Meaning::Rejected | Meaning::Failed(_) => {
+                    self.unanswered(now, &attempt);
+                    return true;
+                }
+            },
         };
         self.ledger.refused(now, &attempt, verdict, next);
         self.next_call = now;

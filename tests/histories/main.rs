@@ -14,6 +14,8 @@
 mod executor;
 mod promises;
 mod store;
+#[path = "../support/words.rs"]
+mod words;
 mod world;
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! An executor: the real ledger, and work on the one shard that ends when it is told to, or hangs.
 
 use shard_manager::assignment::command::{Answer as Answered, Refusal, Reply};
-use shard_manager::assignment::event::{Claim, Registration, Renewal};
+use shard_manager::assignment::event::Registration;
 use shard_manager::client::ledger::{Action, Answer, Attempt, Ignored, Kind, Ledger, Push, PushRefusal, Verdict};
 use shard_manager::holdings::Holdings;
 use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, Version};
@@ -9,6 +9,7 @@ use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, Version}
 use crate::guards::Guard;
 use crate::message::{Call, Clock, Message, Output, Outputs};
 use crate::shared::Shared;
+use crate::words;
 
 /// Room for the calls of one tick in a call's number, which names the tick: so histories that come to the same look the same.
 const ROOM: u64 = 16;
@@ -163,18 +164,7 @@ impl Executor {
         let Some(attempt) = self.ledger.compose(clock.now()) else { return };
         let (id, incarnation) = (id(self.at), attempt.incarnation);
         let body = match (attempt.kind, attempt.cluster_id) {
-            (Kind::Renew, Some(cluster_id)) => Call::Renew(Renewal {
-                id,
-                incarnation,
-                cluster_id,
-                mark: attempt.mark,
-                claim: match attempt.in_full {
-                    true => Claim::Full(Holdings::clone(&attempt.claim)),
-                    false => Claim::Digest(attempt.claim.digest()),
-                },
-                leaving: attempt.leaving,
-                storage_epochs: attempt.storage_epochs.clone(),
-            }),
+            (Kind::Renew, Some(cluster_id)) => Call::Renew(words::renewal(id, cluster_id, &attempt)),
             (_, before) => {
                 let before = before.map(|cluster_id| (cluster_id, attempt.mark));
                 Call::Register(Registration { id, incarnation, endpoint: endpoint(self.at), weight: 1, before })
@@ -197,14 +187,7 @@ impl Executor {
                 if guard == Some(Guard::CountsFromSending) {
                     attempt.sent = clock.now();
                 }
-                let answer = Answer {
-                    cluster_id: lease.cluster_id,
-                    version,
-                    number_of_shards: lease.number_of_shards,
-                    lease_ttl: lease.lease_ttl,
-                    assignment: lease.assignment.clone(),
-                    claim_wanted: lease.claim_wanted,
-                };
+                let answer = Answer { version, ..words::answer(lease) };
                 match self.ledger.answered(clock.now(), &attempt, answer) {
                     Err(Ignored::Stale { .. }) => out.reached("a stale answer was ignored"),
                     Err(Ignored::Late) => out.reached("a late answer was ignored"),

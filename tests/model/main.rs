@@ -21,6 +21,8 @@ mod scopes;
 mod search;
 mod shared;
 mod store;
+#[path = "../support/words.rs"]
+mod words;
 mod world;
 
 use std::collections::BTreeSet;

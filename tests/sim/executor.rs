@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use shard_manager::assignment::command::{Answer as Answered, Reply};
-use shard_manager::assignment::event::{Claim, Departure, Registration, Renewal};
-use shard_manager::client::ledger::{Action, Answer, Attempt, Ignored, Kind, Ledger, Push, PushRefusal, Verdict};
+use shard_manager::assignment::event::{Departure, Registration};
+use shard_manager::client::ledger::{Action, Attempt, Ignored, Kind, Ledger, Push, PushRefusal, Verdict};
 use shard_manager::client::meaning::{Failure, Meaning};
 use shard_manager::client::pace::Pace;
 use shard_manager::holdings::Holdings;
@@ -15,6 +15,7 @@ use shard_manager::types::{BootInstant, Epoch, ExecutorId, Incarnation, ShardId,
 use crate::context::{Call, Context, Message, Node, Who};
 use crate::guards::Guard;
 use crate::random::{Clock, Instant, MS, span};
+use crate::words;
 
 /// How long a process tries to deregister.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -207,18 +208,7 @@ impl Process {
                 weight: 1,
                 before: before.map(|cluster_id| (cluster_id, attempt.mark)),
             }),
-            (Kind::Renew, Some(cluster_id)) => Call::Renew(Renewal {
-                id,
-                incarnation,
-                cluster_id,
-                mark: attempt.mark,
-                claim: match attempt.in_full {
-                    true => Claim::Full(Holdings::clone(&attempt.claim)),
-                    false => Claim::Digest(attempt.claim.digest()),
-                },
-                leaving: attempt.leaving,
-                storage_epochs: attempt.storage_epochs.clone(),
-            }),
+            (Kind::Renew, Some(cluster_id)) => Call::Renew(words::renewal(id, cluster_id, &attempt)),
             (Kind::Deregister, Some(cluster_id)) => Call::Deregister(Departure { id, incarnation, cluster_id }),
             // As a manager would refuse it.
             (kind, None) => {
@@ -236,14 +226,7 @@ impl Process {
         let Some((_, mut attempt, _)) = self.call.take_if(|(number, _, _)| *number == call) else { return };
         let refusal = match reply {
             Some(Ok(Answered::Lease(lease))) => {
-                let mut answer = Answer {
-                    cluster_id: lease.cluster_id,
-                    version: lease.version,
-                    number_of_shards: lease.number_of_shards,
-                    lease_ttl: lease.lease_ttl,
-                    assignment: lease.assignment,
-                    claim_wanted: lease.claim_wanted,
-                };
+                let mut answer = words::answer(&lease);
                 if context.guard == Some(Guard::CountsFromSending) {
                     attempt.sent = now;
                 }

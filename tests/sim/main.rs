@@ -34,6 +34,8 @@ mod rest;
 mod storage;
 mod store;
 mod window;
+#[path = "../support/words.rs"]
+mod words;
 mod world;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
