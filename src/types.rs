@@ -29,9 +29,13 @@ pub const MAX_WEIGHT: u32 = 1000;
 /// The highest term, epoch or revision that is stored or sent.
 pub const MAX_NUMBER: u64 = 1 << 62;
 
-/// The highest term or epoch that a peer may raise ours to. One above it comes from a broken or hostile peer and is refused: from
+/// The highest term or epoch that an executor may raise ours to. One above it comes from a broken or hostile peer and is refused: from
 /// here there is room for more than 10^18 steps up to [`MAX_NUMBER`] (L10, L11).
 pub const MAX_SHOWN: u64 = 1 << 61;
+
+/// The highest term that a reader may raise ours to. Lower than what executors may show: whatever came of what readers showed, those who
+/// work under it can show it to a leader that does not know it any more.
+pub const MAX_SHOWN_BY_READERS: u64 = 1 << 60;
 
 impl Term {
     /// The term of a new leadership: above the recorded one, and at least the wall clock in Unix milliseconds, so that terms

@@ -39,10 +39,20 @@ pub fn all() -> Vec<Figure> {
         ),
         compare(
             "a beat",
-            "`LeaderCell::beat` by the holder",
+            "`LeaderCell::beat` by the holder, no tick since the last one, so that there is nothing to write,",
             "as many sequentially consistent stores to a word of the same page",
             || _ = black_box(cell.beat(black_box(claim))),
             || spare.store(black_box(0), Ordering::SeqCst),
+        ),
+        compare(
+            "a tick and a beat",
+            "`LeaderCell::tick` and then `LeaderCell::beat`, which has a new tick to write each time,",
+            "as many additions to a word of the same page, each followed by a sequentially consistent store to it",
+            || _ = black_box((cell.tick(), cell.beat(black_box(claim)))),
+            || {
+                black_box(spare.fetch_add(black_box(1), Ordering::AcqRel));
+                spare.store(black_box(0), Ordering::SeqCst);
+            },
         ),
         compare(
             "a tick",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::assignment::lease::margin;
 use crate::assignment::record::Wish;
 use crate::holdings::Holdings;
-use crate::types::{ClusterId, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, Revision, ShardId, Slot, Token, Version};
+use crate::types::{ClusterId, ExecutorId, Incarnation, Revision, ShardId, Slot, Token, Version};
 
 /// Names a call that waits for a [`Reply`](crate::assignment::command::Reply); given by the coordinator, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -217,9 +217,4 @@ pub struct Takeover {
     pub new_cluster: ClusterId,
     /// As configured; equals the stored number where there is one.
     pub number_of_shards: u32,
-}
-
-/// Whether a version that a peer shows leaves room to go above it; others are refused (L10).
-pub fn is_plausible(version: Version) -> bool {
-    version.term.0 <= MAX_SHOWN && version.revision.0 <= MAX_NUMBER
 }

@@ -3,6 +3,7 @@
 //! Pages are shared and copied on write. So a clone is cheap, a draft of the next state can be made beside the one in force (P2),
 //! and what a commit has to write is simply the pages that are no longer the same allocation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::assignment::record::{End, ExecutorRecord, Retiree, ShardRecord, Standing, Wish};
@@ -135,6 +136,8 @@ pub struct State {
     /// See [`Meta`].
     pub meta: Meta,
     executors: Vec<Arc<ExecutorPage>>,
+    /// The slots of an id, by its hash, so that 10,000 registrations do not read 10,000 records each.
+    slots_by_id: Arc<BTreeSet<(u64, Slot)>>,
     shards: Vec<Arc<ShardPage>>,
     retirees: Vec<Arc<RetireePage>>,
 }
@@ -200,7 +203,7 @@ impl State {
         if !shards.is_multiple_of(SHARDS_PER_PAGE) {
             pages.push(Arc::new(vec![ShardRecord::default(); shards % SHARDS_PER_PAGE]));
         }
-        State { meta, executors: Vec::new(), shards: pages, retirees: vec![Arc::default(); RETIREE_PAGES] }
+        State { meta, executors: Vec::new(), slots_by_id: Arc::default(), shards: pages, retirees: vec![Arc::default(); RETIREE_PAGES] }
     }
 
     /// From pages as the store read them. Checks what ties pages together; what each record may contain is the codec's to check.
@@ -227,12 +230,15 @@ impl State {
         if retirees.len() != RETIREE_PAGES {
             return Err(Invalid::RetireePages { found: retirees.len() });
         }
-        let state = State {
+        let mut state = State {
             meta,
             executors: executors.into_iter().map(Arc::new).collect(),
+            slots_by_id: Arc::default(),
             shards: shards.into_iter().map(Arc::new).collect(),
             retirees: retirees.into_iter().map(Arc::new).collect(),
         };
+        let slots_by_id = state.executors().map(|(slot, record)| (hash_of(&record.id), slot)).collect();
+        state.slots_by_id = Arc::new(slots_by_id);
         for (shard, record) in state.shards() {
             if let Some(slot) = record.owner()
                 && state.executor(slot).is_none()
@@ -280,8 +286,16 @@ impl State {
 
     /// Replaces or, with `None`, deletes the record in a slot; writes nothing where it is the same.
     pub fn set_executor(&mut self, slot: Slot, record: Option<ExecutorRecord>) {
-        if self.executor(slot) == record.as_ref() {
+        let before = self.executor(slot);
+        if before == record.as_ref() {
             return;
+        }
+        let hash = |record: &ExecutorRecord| hash_of(&record.id);
+        let (old, new) = (before.map(hash), record.as_ref().map(hash));
+        if old != new {
+            let slots = Arc::make_mut(&mut self.slots_by_id);
+            old.map(|hash| slots.remove(&(hash, slot)));
+            new.map(|hash| slots.insert((hash, slot)));
         }
         let at = slot.0 as usize;
         while self.executors.len() <= at / EXECUTORS_PER_PAGE {
@@ -296,20 +310,29 @@ impl State {
         (self.executors.len() * EXECUTORS_PER_PAGE) as u32
     }
 
+    /// Every record under an id, by slot: of its registered incarnation, and of those before that are not over.
+    pub fn incarnations<'a>(&'a self, id: &'a ExecutorId) -> impl Iterator<Item = (Slot, &'a ExecutorRecord)> {
+        let hash = hash_of(id);
+        let slots = self.slots_by_id.range((hash, Slot(0))..=(hash, Slot(u32::MAX))).map(|(_, slot)| *slot);
+        slots.filter_map(|slot| Some((slot, self.executor(slot)?))).filter(|(_, record)| record.id == *id)
+    }
+
     /// The registered incarnation of an id.
     pub fn present(&self, id: &ExecutorId) -> Option<(Slot, &ExecutorRecord)> {
-        self.executors().find(|(_, record)| record.id == *id && record.standing == Standing::Present)
+        // The borrow of the id ends here.
+        let slot = self.incarnations(id).find(|(_, record)| record.standing == Standing::Present)?.0;
+        Some((slot, self.executor(slot)?))
     }
 
     /// Whether an operator removed this id: nobody may register under it. Not while the removal is under way.
     pub fn is_barred(&self, id: &ExecutorId) -> bool {
-        let mut records = self.executors().filter(|(_, record)| record.id == *id);
-        records.any(|(_, record)| record.wish == Wish::Remove) && self.present(id).is_none()
+        self.incarnations(id).any(|(_, record)| record.wish == Wish::Remove) && self.present(id).is_none()
     }
 
     /// The record of one incarnation, whatever its standing.
     pub fn incarnation(&self, id: &ExecutorId, incarnation: Incarnation) -> Option<(Slot, &ExecutorRecord)> {
-        self.executors().find(|(_, record)| record.id == *id && record.incarnation == incarnation)
+        let slot = self.incarnations(id).find(|(_, record)| record.incarnation == incarnation)?.0;
+        Some((slot, self.executor(slot)?))
     }
 
     /// Remembers that this incarnation may never register again, and how it ended; what is remembered already stands. Of a bucket

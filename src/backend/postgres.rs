@@ -215,14 +215,14 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::prepare`].
-    pub async fn connect(&self, purpose: &'static str) -> Result<PgConnection, Error> {
+    pub async fn connect(&self, purpose: &str) -> Result<PgConnection, Error> {
         self.prepare().await?;
         self.bounded(CONNECTING, self.session(purpose)).await
     }
 
     /// What a connection of ours is made with, for those who have to make it elsewhere; what else [`Server::connect`] sees to is theirs.
     pub(crate) fn options(&self, purpose: &str) -> PgConnectOptions {
-        self.settings.options.clone().application_name(&format!("shard-manager {purpose}"))
+        self.settings.options.clone().application_name(&application_name(purpose))
     }
 
     /// What an error says of a request that changed nothing: [`Error::Corrupt`] where it comes from what is stored, so that trying again
@@ -276,6 +276,11 @@ impl Server {
         }
         Ok(connection)
     }
+}
+
+/// What a session of ours is called in the server's own lists; see [`Server::connect`].
+pub(crate) fn application_name(purpose: &str) -> String {
+    format!("shard-manager {purpose}")
 }
 
 /// Whether an error proves that the statement it answers changed nothing, now and later.

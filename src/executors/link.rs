@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::mpsc;
 use tonic::Code;
 use tonic::transport::Channel;
 use tracing::{debug, warn};
@@ -37,32 +37,29 @@ struct Attempt {
     rests: bool,
 }
 
-/// Runs until nobody wants anything of this executor any more.
-pub(super) async fn run(peer: Peer, mut desired: watch::Receiver<Option<Assignment>>, channel: Channel, context: Context) {
+/// Runs until nobody wants anything of this executor any more. What it was told to hold is kept only until it does: there may be a
+/// million shards.
+pub(super) async fn run(peer: Peer, mut wanted: mpsc::UnboundedReceiver<Assignment>, channel: Channel, context: Context) {
     let client = ShardExecutorClient::new(channel)
         .max_decoding_message_size(rpc::MAX_MESSAGE_BYTES)
         .max_encoding_message_size(rpc::MAX_MESSAGE_BYTES);
-    loop {
-        let assignment = desired.borrow_and_update().clone();
-        let driven = async {
-            if let Some(assignment) = &assignment {
-                drive(&peer, assignment, client.clone(), &context).await;
-            }
-        };
-        tokio::select! {
+    let mut next = newest(&mut wanted).await;
+    while let Some(assignment) = next {
+        next = tokio::select! {
             biased;
-            changed = desired.changed() => {
-                if changed.is_err() {
-                    return;
-                }
-            }
-            () = driven => {
-                if desired.changed().await.is_err() {
-                    return;
-                }
-            }
-        }
+            newer = newest(&mut wanted) => newer,
+            () = drive(&peer, assignment, client.clone(), &context) => newest(&mut wanted).await,
+        };
     }
+}
+
+/// Waits for an assignment, and of several takes the last. Cancel-safe.
+async fn newest(wanted: &mut mpsc::UnboundedReceiver<Assignment>) -> Option<Assignment> {
+    let mut newest = wanted.recv().await?;
+    while let Ok(newer) = wanted.try_recv() {
+        newest = newer;
+    }
+    Some(newest)
 }
 
 /// Counts an attempt that was dropped before it had an outcome as overtaken.
@@ -75,11 +72,11 @@ impl Drop for InFlight<'_> {
 }
 
 /// Tries until the executor holds `assignment`, reporting every answer upwards.
-async fn drive(peer: &Peer, assignment: &Assignment, mut client: ShardExecutorClient<Channel>, context: &Context) {
+async fn drive(peer: &Peer, assignment: Assignment, mut client: ShardExecutorClient<Channel>, context: &Context) {
     let mut failures = 0;
     loop {
         let mut in_flight = InFlight(context, None);
-        let attempt = attempt(peer, assignment, &mut client, context).await;
+        let attempt = attempt(peer, &assignment, &mut client, context).await;
         in_flight.1 = Some(attempt.outcome);
         drop(in_flight);
         log(peer, assignment.version, &attempt, failures);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -52,7 +52,8 @@ pub struct Executors {
 
 struct Connected {
     incarnation: Incarnation,
-    desired: watch::Sender<Option<Assignment>>,
+    /// Taken out as it comes in, so it does not grow.
+    wanted: mpsc::UnboundedSender<Assignment>,
     /// Ends link and probe when dropped.
     _end: DropGuard,
 }
@@ -84,11 +85,11 @@ impl Executors {
                 return;
             }
         };
-        let (desired, wanted) = watch::channel(None);
+        let (send, wanted) = mpsc::unbounded_channel();
         let end = CancellationToken::new();
         self.spawn(end.clone(), probe::run(peer.clone(), channel.clone(), self.context.clone()));
         self.spawn(end.clone(), link::run(peer.clone(), wanted, channel, self.context.clone()));
-        let connected = Connected { incarnation: peer.incarnation, desired, _end: end.drop_guard() };
+        let connected = Connected { incarnation: peer.incarnation, wanted: send, _end: end.drop_guard() };
         self.connected.insert(peer.slot, connected);
     }
 
@@ -98,7 +99,8 @@ impl Executors {
         if let Some(connected) = self.connected.get(&assignment.slot)
             && connected.incarnation == assignment.incarnation
         {
-            connected.desired.send_replace(Some(assignment));
+            // A link that panicked ends the process by `failed`.
+            connected.wanted.send(assignment).ok();
         }
     }
 

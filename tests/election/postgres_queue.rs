@@ -189,11 +189,8 @@ async fn whatever_ends_a_campaign_leaves_the_row_free() {
     let (number_before, ..) = eventually("a free row", free).await;
     assert!(number_before > 5, "of 100 campaigns that were dropped, {} had got the row", number_before - 1);
     // And is not taken late by what was still under way.
-    eventually("no session of ours", async || {
-        let ours = format!("SELECT pid FROM pg_stat_activity WHERE application_name LIKE '{OURS}'");
-        postgres.column(&ours).await.is_empty().then_some(())
-    })
-    .await;
+    let ours = format!("SELECT pid FROM pg_stat_activity WHERE application_name LIKE '{OURS}'");
+    eventually("no session of ours", async || postgres.column(&ours).await.is_empty().then_some(())).await;
     assert!(row(&postgres).await.unwrap().2);
 
     // Asked to stop while the row is being taken: it waits behind a commit.
@@ -205,12 +202,11 @@ async fn whatever_ends_a_campaign_leaves_the_row_free() {
         (!postgres.column(waiting).await.is_empty()).then_some(())
     })
     .await;
-    let stopping = tokio::spawn(standing.stops());
-    // Shorter than what is given back waits behind its own taking (a quarter of a second): that is the case.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The commit outlasts that. What waits behind it must not take the row afterwards, when nobody is there any more to renew it.
+    standing.stops().await;
     sqlx::raw_sql("COMMIT").execute(&mut client).await.unwrap();
-    stopping.await.unwrap();
-    assert!(row(&postgres).await.unwrap().2);
+    eventually("no session of ours", async || postgres.column(&ours).await.is_empty().then_some(())).await;
+    assert_eq!(row(&postgres).await.map(|(number, _, is_over)| (number, is_over)), Some((number_before, true)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

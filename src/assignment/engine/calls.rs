@@ -4,10 +4,10 @@ use core::net::SocketAddr;
 use std::time::Duration;
 
 use crate::assignment::command::{Answer, Cause, Command, LeaseAnswer, Notice, Raised, Refusal};
-use crate::assignment::event::{Claim, Departure, Registration, Renewal, RequestId, is_plausible};
+use crate::assignment::event::{Claim, Departure, Registration, Renewal, RequestId};
 use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish};
 use crate::holdings::Holdings;
-use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, ShardId, Slot, Term, Version};
+use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, MAX_SHOWN_BY_READERS, ShardId, Slot, Term, Version};
 
 use super::contact::Told;
 use super::draft::{Draft, Due, Page};
@@ -43,7 +43,7 @@ impl Engine {
         if renewal.cluster_id != self.state.meta.cluster_id {
             return Ok(false);
         }
-        let mut news = self.is_news(renewal.mark)? || self.proves_a_restore(renewal.mark) || self.is_in_doubt(renewal);
+        let mut news = self.is_news(renewal.mark, MAX_SHOWN)? || self.proves_a_restore(renewal.mark) || self.is_in_doubt(renewal);
         // Only the incarnation that owns a shard can raise its epoch without being overtaken by the raise.
         let owner = self.present.get(&renewal.id).copied().filter(|&slot| self.contact(slot, renewal.incarnation).is_some());
         if let Claim::Full(held) = &renewal.claim {
@@ -96,13 +96,13 @@ impl Engine {
         }
     }
 
-    /// Whether a version that somebody shows lies above ours (L10).
-    fn is_news(&self, shown: Version) -> Result<bool, Refusal> {
-        if shown <= self.version() || is_plausible(shown) {
+    /// Whether a version that somebody shows lies above ours (L10). Refused where that leaves no room to go above it.
+    fn is_news(&self, shown: Version, max_term: u64) -> Result<bool, Refusal> {
+        if shown <= self.version() || (shown.term.0 <= max_term && shown.revision.0 <= MAX_NUMBER) {
             return Ok(shown > self.version());
         }
         let what = format!(
-            "version {shown} is refused: a term that is not known here may be {MAX_SHOWN} at the most, a revision {MAX_NUMBER}"
+            "version {shown} is refused: a term that is not known here may be {max_term} at the most, a revision {MAX_NUMBER}"
         );
         Err(Refusal::InvalidArgument(what))
     }
@@ -228,10 +228,10 @@ impl Engine {
                 Waiting::Deregister(request, departure) => (*request, self.draft_departure(draft, departure)),
                 Waiting::Wish(request, id, wish) => (*request, draft_wish(draft, id, *wish)),
                 Waiting::Demand(request, demand) => (*request, self.draft_demand(now, draft, *request, demand)),
-                Waiting::Heard(request, version) => (*request, self.draft_higher_term(draft, *version)),
+                Waiting::Heard(request, version) => (*request, self.draft_higher_term(draft, *version, MAX_SHOWN_BY_READERS)),
                 Waiting::Renew(request, renewal) => {
                     // Plausible, or it would not wait.
-                    let _ = self.draft_higher_term(draft, renewal.mark);
+                    let _ = self.draft_higher_term(draft, renewal.mark, MAX_SHOWN);
                     self.draft_doubt(now, draft, renewal);
                     draft.outbox.renewals.push((*request, renewal.clone()));
                     continue;
@@ -250,8 +250,8 @@ impl Engine {
 
     /// **L10, higher terms.** Somebody has seen a version above ours, so the store was restored under us or before us: this leadership's
     /// term goes above it. If this leader is itself the stale one, the fence refuses that.
-    fn draft_higher_term(&self, draft: &mut Draft, shown: Version) -> Drafted {
-        match self.is_news(shown) {
+    fn draft_higher_term(&self, draft: &mut Draft, shown: Version, max_term: u64) -> Drafted {
+        match self.is_news(shown, max_term) {
             Ok(true) if shown.term >= draft.next().meta.term => {
                 draft.change_meta(|meta| meta.term = Term(shown.term.0 + 1));
                 draft.outbox.notices.push(Notice::TermRaised { shown });
@@ -265,6 +265,13 @@ impl Engine {
     /// **L13, incarnations.** The newer one wins.
     fn draft_registration(&mut self, now: BootInstant, draft: &mut Draft, registration: &Registration) -> Drafted {
         let Registration { id, incarnation, endpoint, weight, before } = registration;
+        if let Some((cluster_id, mark)) = before
+            && *cluster_id == self.state.meta.cluster_id
+            && let Err(refusal) = self.is_news(*mark, MAX_SHOWN)
+        {
+            // Taken in, it could follow nothing that is said here.
+            return Drafted::Refused(refusal);
+        }
         let old = draft.next().present(id).map(|(slot, record)| (slot, record.clone()));
         if let Some((slot, record)) = &old
             && record.incarnation == *incarnation
@@ -286,8 +293,7 @@ impl Engine {
         }
 
         let slot = draft.free_slot();
-        let away =
-            draft.next().executors().find(|(_, it)| it.id == *id && it.standing == Standing::Gone && it.wish != Wish::None);
+        let away = draft.next().incarnations(id).find(|(_, it)| it.standing == Standing::Gone && it.wish != Wish::None);
         let away = away.map(|(slot, record)| (slot, record.clone()));
         let slots = [Some(slot), old.as_ref().map(|it| it.0), away.as_ref().map(|it| it.0)];
         let retiree = old.as_ref().map(|_| Page::of_retiree(id));
@@ -327,9 +333,9 @@ impl Engine {
             replaces,
         });
         match before {
-            // A mark that is not plausible raises nothing, and need not keep an executor out.
             Some((cluster_id, mark)) if *cluster_id == self.state.meta.cluster_id => {
-                let _ = self.draft_higher_term(draft, *mark);
+                // Plausible: looked at above.
+                let _ = self.draft_higher_term(draft, *mark, MAX_SHOWN);
             }
             Some((cluster_id, _)) => self.take_in_foreigner(now, draft, id, *cluster_id),
             None => {}
@@ -445,7 +451,7 @@ impl Engine {
 
 fn draft_wish(draft: &mut Draft, id: &ExecutorId, wish: Wish) -> Drafted {
     let found = draft.next().present(id).or_else(|| {
-        let mut away = draft.next().executors().filter(|(_, record)| record.id == *id);
+        let mut away = draft.next().incarnations(id);
         away.find(|(_, record)| record.wish != Wish::None)
     });
     let Some((slot, record)) = found.map(|(slot, record)| (slot, record.clone())) else {

@@ -16,6 +16,8 @@ pub struct Draft<'a> {
     pages: BTreeSet<Page>,
     max_pages: usize,
     full: bool,
+    /// No slot below is free, nor will be before the next commit.
+    lowest_free: Slot,
     changed_meta: bool,
     /// What to do once it is durable.
     pub outbox: Outbox,
@@ -74,8 +76,16 @@ impl Page {
 
 impl<'a> Draft<'a> {
     pub fn new(base: &'a State, max_pages: usize) -> Draft<'a> {
-        let next = base.clone();
-        Draft { base, next, pages: BTreeSet::new(), max_pages, full: false, changed_meta: false, outbox: Outbox::default() }
+        Draft {
+            base,
+            next: base.clone(),
+            pages: BTreeSet::new(),
+            max_pages,
+            full: false,
+            lowest_free: Slot(0),
+            changed_meta: false,
+            outbox: Outbox::default(),
+        }
     }
 
     pub fn next(&self) -> &State {
@@ -141,10 +151,11 @@ impl<'a> Draft<'a> {
     }
 
     /// The lowest slot that is free now and was free before: a slot changes hands only between two commits.
-    pub fn free_slot(&self) -> Slot {
+    pub fn free_slot(&mut self) -> Slot {
         let free = |slot: &Slot| self.next.executor(*slot).is_none() && self.base.executor(*slot).is_none();
         let slots = self.next.slots();
-        (0..slots).map(Slot).find(free).unwrap_or(Slot(slots))
+        self.lowest_free = (self.lowest_free.0..slots).map(Slot).find(free).unwrap_or(Slot(slots));
+        self.lowest_free
     }
 
     /// Takes a shard from whoever has it.

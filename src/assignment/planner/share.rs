@@ -86,8 +86,11 @@ pub(super) fn balance(shares: &mut [Share], free: u32) {
 const STEPS: u64 = 1024;
 const _: () = assert!(MAX_WEIGHT as u64 <= STEPS);
 
-/// Above this no member has any shards: levels count steps.
-const TOP: u64 = (crate::types::MAX_SHARDS as u64 + 1) * STEPS;
+/// A level that nobody reaches, whoever gets `amount` shards more: levels count steps.
+fn top(shares: &[Share], amount: u32) -> u64 {
+    let most = shares.iter().map(|share| share.target).max().unwrap_or(0);
+    (u64::from(most) + u64::from(amount) + 1) * STEPS
+}
 
 /// Gives `amount` shards one by one to the member that has the fewest for its weight and is below its limit; of equals, to the
 /// first. Returns what nobody could take.
@@ -100,12 +103,13 @@ pub(super) fn fill(shares: &mut [Share], amount: u32, limit: impl Fn(&Share) -> 
         share.target.max(limit(share).min(level as u32))
     };
     let taken = |level| shares.iter().map(|share| u64::from(raised(share, level) - share.target)).sum::<u64>();
-    let level = last_level(|level| taken(level) <= u64::from(amount));
+    let top = top(shares, amount);
+    let level = last_level(top, |level| taken(level) <= u64::from(amount));
     let mut left = amount - taken(level) as u32;
     for share in shares.iter_mut() {
         share.target = raised(share, level);
     }
-    if left > 0 && level < TOP {
+    if left > 0 && level < top {
         let mut next: Vec<usize> = (0..shares.len()).filter(|&at| raised(&shares[at], level + 1) > shares[at].target).collect();
         next.sort_by(|&a, &b| by_fullness(&shares[a], &shares[b]));
         for at in next.into_iter().take(left as usize) {
@@ -122,17 +126,18 @@ fn drain(shares: &mut [Share], amount: u32) -> u32 {
     if amount == 0 {
         return 0;
     }
+    let top = top(shares, 0);
     let lowered = |share: &Share, depth: u64| {
-        let level = (TOP - depth) * u64::from(share.weight) / STEPS;
+        let level = (top - depth) * u64::from(share.weight) / STEPS;
         u64::from(share.target).min(level.max(u64::from(share.lower))) as u32
     };
     let given = |depth| shares.iter().map(|share| u64::from(share.target - lowered(share, depth))).sum::<u64>();
-    let depth = last_level(|depth| given(depth) <= u64::from(amount));
+    let depth = last_level(top, |depth| given(depth) <= u64::from(amount));
     let mut left = amount - given(depth) as u32;
     for share in shares.iter_mut() {
         share.target = lowered(share, depth);
     }
-    if left > 0 && depth < TOP {
+    if left > 0 && depth < top {
         let mut next: Vec<usize> = (0..shares.len()).filter(|&at| lowered(&shares[at], depth + 1) < shares[at].target).collect();
         next.sort_by(|&a, &b| by_fullness(&shares[b], &shares[a]));
         for at in next.into_iter().take(left as usize) {
@@ -143,9 +148,9 @@ fn drain(shares: &mut [Share], amount: u32) -> u32 {
     left
 }
 
-/// The last of `0 ..= TOP` for which `holds`, which holds for 0 and, once it does not, no more.
-fn last_level(holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut yes, mut no) = (0, TOP + 1);
+/// The last of `0 ..= top` for which `holds`, which holds for 0 and, once it does not, no more.
+fn last_level(top: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut yes, mut no) = (0, top + 1);
     while no - yes > 1 {
         let middle = yes + (no - yes) / 2;
         if holds(middle) { yes = middle } else { no = middle }

@@ -203,7 +203,10 @@ proptest! {
         for commit in commits {
             for (what, shard, slot) in commit {
                 match what {
-                    0 => state.set_executor(Slot(slot), Some(executor(u64::from(shard)))),
+                    0 => {
+                        let record = ExecutorRecord { id: id(&format!("e{}", shard % 5)), ..executor(u64::from(shard)) };
+                        state.set_executor(Slot(slot), Some(record));
+                    }
                     1 if state.executor(Slot(slot)).is_some() => {
                         let record = state.shard(ShardId(shard)).free();
                         state.set_shard(ShardId(shard), record.grant(Slot(slot), Term(1)).raise(Epoch(u64::from(shard))));
@@ -226,6 +229,11 @@ proptest! {
                 pages.retirees[page as usize] = records.to_vec();
             }
             before = Some(state.clone());
+        }
+        for id in (0..5).map(|number| id(&format!("e{number}"))) {
+            let found: Vec<_> = state.incarnations(&id).collect();
+            let all: Vec<_> = state.executors().filter(|(_, record)| record.id == id).collect();
+            prop_assert_eq!(found, all);
         }
         prop_assert_eq!(state.meta.inventory.executors as usize, pages.executors.len());
         let loaded = State::from_pages(state.meta.clone(), pages.executors, pages.shards, pages.retirees);

@@ -266,7 +266,7 @@ impl LeaderCell {
         }
     }
 
-    /// A sign of life: the heartbeat is at the global tick again.
+    /// A sign of life: the heartbeat is at the global tick again. Writes nothing where it is already.
     ///
     /// # Errors
     /// Another leadership replaced this one, or it was given up.
@@ -275,9 +275,13 @@ impl LeaderCell {
         if !self.is_held_by(claim) {
             return Err(NotHeld(claim));
         }
-        let tick = self.page().ticks.0.load(Ordering::Relaxed);
+        let beat = claim.tagged(self.page().ticks.0.load(Ordering::Relaxed));
+        // As long as nobody ticks there is nothing to say, and a word that others read stays in their caches.
+        if self.page().heartbeat.0.load(Ordering::Relaxed) == beat {
+            return Ok(());
+        }
         // Visible to everybody before the second look: a claim that did not see this beat is seen here, or comes after it.
-        self.page().heartbeat.0.store(claim.tagged(tick), Ordering::SeqCst);
+        self.page().heartbeat.0.store(beat, Ordering::SeqCst);
         if self.page().owner.0.load(Ordering::SeqCst) == claim.0 { Ok(()) } else { Err(NotHeld(claim)) }
     }
 

@@ -103,7 +103,7 @@ impl Keeper {
         let attempt = async {
             let mut own = match held.take() {
                 Some(own) => own,
-                None => self.server.connect("leading").await?,
+                None => row::connect(&self.server, self.token).await?,
             };
             let sent = clock::now();
             let owed = self.ttl.max(self.taken.owed());

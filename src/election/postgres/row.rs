@@ -9,13 +9,16 @@ use std::time::Duration;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::backend;
-use crate::backend::postgres::{Server, is_certain};
+use crate::backend::postgres::{Server, application_name, is_certain};
 use crate::clock;
 use crate::types::{BootInstant, Token};
+
+/// The pause before the next look whether a session has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The row as somebody saw it who has no part in it.
 pub(super) struct Seen {
@@ -129,7 +132,7 @@ impl Claim {
 
     /// Its connection, made where there is none.
     pub(super) async fn connection(&mut self) -> Result<&mut PgConnection, backend::Error> {
-        connected(&self.server, &mut self.connection).await
+        connected(&self.server, &mut self.connection, self.token).await
     }
 
     /// Takes the row where it is over, or is still the one that was seen by somebody who knows that it is; `None`: it is not. One
@@ -166,7 +169,7 @@ impl Claim {
     async fn ask(&mut self, statement: Query<'_, Postgres, PgArguments>) -> Result<Option<Taken>, backend::Error> {
         let server = Arc::clone(&self.server);
         let failed = |error| server.failure("taking the leader row", error);
-        let connection = connected(&server, &mut self.connection).await?;
+        let connection = connected(&server, &mut self.connection, self.token).await?;
         self.may_hold = true;
         let sent = clock::now();
         match statement.fetch_optional(connection).await {
@@ -189,7 +192,7 @@ impl Claim {
     }
 
     /// Gives the row back and wakes those who wait for it, within that time. A row that was lost already, or was never got, counts as
-    /// given back. A request for it that is still under way on a connection that broke may get it later; it then runs out by itself.
+    /// given back. A request for it that is still under way on another connection is ended first: it might get the row later.
     ///
     /// While the grace of its own takeover lasts, or where it is not known what was got, the row is left as one that ran out: the next
     /// one owes the grace then.
@@ -245,19 +248,44 @@ async fn release(
         {
             return Ok(());
         }
-        attempt(server.connect("releasing").await?).await
+        let mut connection = server.connect("releasing").await?;
+        end_sessions(&mut connection, token).await.map_err(|error| server.failure(what, error))?;
+        attempt(connection).await
     };
     let late = |_| Err(backend::Error::Unavailable { what, source: format!("no answer within {within:?}").into() });
     timeout(within, release).await.unwrap_or_else(late)
 }
 
+/// Ends every session that was opened for this token, and returns when there is none any more: one whose client is gone may still wait
+/// for the row, behind a commit for instance, and then take it.
+async fn end_sessions(connection: &mut PgConnection, token: Token) -> Result<(), sqlx::Error> {
+    // By its name, not by a process id, which may be somebody else's by now. A role may always end its own sessions.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = $1 AND usename = current_user";
+    let name = application_name(&purpose(token));
+    while !sqlx::query(end).bind(&name).fetch_all(&mut *connection).await?.is_empty() {
+        sleep(LOOK_AGAIN).await;
+    }
+    Ok(())
+}
+
+/// What a session is for that may hold the row under this token.
+fn purpose(token: Token) -> String {
+    format!("leading {:032x}", token.0)
+}
+
+/// A session by whose name [`Claim::release`] finds it, whatever has become of its client.
+pub(super) async fn connect(server: &Server, token: Token) -> Result<PgConnection, backend::Error> {
+    server.connect(&purpose(token)).await
+}
+
 async fn connected<'a>(
     server: &Server,
     connection: &'a mut Option<PgConnection>,
+    token: Token,
 ) -> Result<&'a mut PgConnection, backend::Error> {
     let connected = match connection.take() {
         Some(connected) => connected,
-        None => server.connect("leading").await?,
+        None => connect(server, token).await?,
     };
     Ok(connection.insert(connected))
 }

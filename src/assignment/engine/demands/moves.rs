@@ -90,7 +90,7 @@ impl Engine {
     /// Why an executor takes no shards.
     fn takes_nothing(&self, state: &State, id: &ExecutorId) -> Refusal {
         let Some((slot, record)) = state.present(id) else {
-            let away = state.executors().find(|(_, record)| record.id == *id);
+            let away = state.incarnations(id).next();
             return match away {
                 None => Refusal::UnknownExecutor { id: id.clone() },
                 Some(_) if state.is_barred(id) => {

@@ -122,7 +122,7 @@ pub(super) fn draft_admission(draft: &mut Draft, id: &ExecutorId) -> Drafted {
 }
 
 fn records(draft: &Draft, id: &ExecutorId) -> Vec<(Slot, ExecutorRecord)> {
-    let ours = draft.next().executors().filter(|(_, record)| record.id == *id);
+    let ours = draft.next().incarnations(id);
     ours.map(|(slot, record)| (slot, record.clone())).collect()
 }
 

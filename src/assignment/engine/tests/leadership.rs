@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::rig::*;
 use crate::assignment::command::{Answer, Command, Notice, Refusal};
-use crate::assignment::event::{Claim, Event, Renewal, Settings};
+use crate::assignment::event::{Claim, Event, Registration, Renewal, Settings};
 use crate::holdings::Holdings;
-use crate::types::{Revision, Term, Version};
+use crate::types::{MAX_SHOWN, MAX_SHOWN_BY_READERS, Revision, Term, Version};
 
 /// The same store under a new leader, an hour later; executors live on with what they hold.
 pub(super) fn successor(rig: &Rig, settings: Settings, unix_ms: u64) -> Rig {
@@ -174,13 +174,46 @@ fn l10_whoever_has_seen_a_higher_version_is_answered_only_under_a_term_above_it(
     let commands = rig.settle();
     assert!(matches!(&replies(&commands)[..], [Ok(Answer::Current(Version { term: Term(term), .. }))] if *term == TERM + 91));
     let request = rig.request();
-    for term in [(1 << 61) + 1, 1 << 62, u64::MAX] {
+    for term in [(1 << 60) + 1, 1 << 61, 1 << 62, u64::MAX] {
         rig.step(Event::Heard(request, version(term, 1)));
         assert!(matches!(&replies(&rig.settle())[..], [Err(Refusal::InvalidArgument(_))]), "that leaves no room to grow");
     }
     let request = rig.request();
     rig.step(Event::Heard(request, version(TERM, 1)));
     assert!(matches!(&replies(&rig.settle())[..], [Ok(Answer::Current(_))]), "an older one changes nothing");
+}
+
+/// One reader raised the term as far as it can; then the store was put back to before.
+#[test]
+fn l10_what_came_of_the_highest_term_that_a_reader_may_show_can_be_shown_by_executors() {
+    let mut rig = Rig::new(2);
+    rig.join("a", 11);
+    let before = rig.state().clone();
+    let request = rig.request();
+    rig.step(Event::Heard(request, version(MAX_SHOWN_BY_READERS, 1)));
+    assert!(matches!(&replies(&rig.settle())[..], [Ok(Answer::Current(_))]));
+    rig.renew_as("a").expect("a lease");
+    let mark = rig.executors["a"].mark;
+    assert_eq!(mark.term, Term(MAX_SHOWN_BY_READERS + 1));
+    let mut next = Rig::starting(settings(), takeover(2, TERM + 7), Some((Revision(rig.revision), before)));
+    next.executors = rig.executors.clone();
+    next.open();
+    next.settle();
+    assert_eq!(next.renew(next.renewal(&next.executors["a"])), [], "the term goes above its mark first");
+    let commands = next.settle();
+    assert!(matches!(&replies(&commands)[..], [Ok(Answer::Lease(answer))] if answer.version > mark), "{commands:?}");
+}
+
+/// It would follow nothing that it is told, and be granted shards again and again.
+#[test]
+fn l10_whoever_registers_with_a_mark_that_leaves_no_room_is_refused_as_if_it_renewed() {
+    let mut rig = Rig::new(2);
+    let before = Some((rig.state().meta.cluster_id, version(MAX_SHOWN + 1, 1)));
+    let registration = Registration { before, ..rig.registration("a", 11, "http://10.0.0.1:1") };
+    rig.register(registration);
+    let commands = rig.settle();
+    assert!(matches!(&replies(&commands)[..], [Err(Refusal::InvalidArgument(_))]), "{commands:?}");
+    assert_eq!(rig.state().executors().count(), 0);
 }
 
 #[test]
