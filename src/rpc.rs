@@ -91,6 +91,15 @@ pub mod reason {
 /// The domain of every `ErrorInfo` of ours.
 pub const ERROR_DOMAIN: &str = "shard-manager";
 
+/// Metadata of a refusal after which what was asked may still take effect; without it, nothing was changed.
+pub const UNSETTLED: (&str, &str) = ("outcome", "unknown");
+
+/// Whether a refusal of ours says that what was asked may still take effect.
+pub fn is_unsettled(status: &tonic::Status) -> bool {
+    let (name, value) = UNSETTLED;
+    status.get_details_error_info().is_some_and(|info| info.metadata.get(name).is_some_and(|it| it == value))
+}
+
 /// A refusal: a status of `code` with an `ErrorInfo` detail that carries `reason` (one of [`reason`]) and `metadata`.
 pub fn refusal(code: tonic::Code, reason: &str, message: impl Into<String>, metadata: &[(&str, String)]) -> tonic::Status {
     let metadata: HashMap<String, String> = metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();

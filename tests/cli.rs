@@ -44,6 +44,9 @@ fn help_is_no_failure_and_wrong_usage_is_two() {
         &["drain", "a", "--timeout", "5s"],
         &["drain", "a", "--wait", "--timeout", "soon"],
         &["status", "--manager", "https://host:1"],
+        &["journal", "check", "--number-of-shards", "0", "journal"],
+        &["journal", "check", "--number-of-shards", "4294967295", "journal"],
+        &["rebalance", "pause", "--for", "8d"],
         &["status", "--check", "--http", "127.0.0.1:1"],
         &["status", "--manager", "127.0.0.1:1", "--http", "127.0.0.1:1"],
     ];

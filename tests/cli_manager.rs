@@ -19,10 +19,13 @@ struct Script {
     violations: Vec<String>,
     asked: Arc<Mutex<Vec<ChangeExecutorRequest>>>,
     refuses_with: Option<(Code, &'static str)>,
+    /// So many calls more are answered with `NOT_READY`, as during a change of leaders.
+    not_ready_for: Arc<Mutex<u32>>,
 }
 
 impl Script {
     fn change(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
+        self.refuse()?;
         let request = request.into_inner();
         if request.executor_id != "a" {
             let message = format!("executor {} is not registered", request.executor_id);
@@ -33,6 +36,11 @@ impl Script {
     }
 
     fn refuse(&self) -> Result<(), Status> {
+        let mut left = self.not_ready_for.lock().unwrap();
+        if *left > 0 {
+            *left -= 1;
+            return Err(rpc::refusal(Code::Unavailable, reason::NOT_READY, "not yet", &[]));
+        }
         self.refuses_with.map_or(Ok(()), |(code, reason)| Err(rpc::refusal(code, reason, "not now", &[])))
     }
 }
@@ -180,7 +188,7 @@ async fn a_refusal_of_the_leader_is_final() {
 #[tokio::test]
 async fn a_drain_is_asked_for_with_its_reason_and_waited_for() {
     let script =
-        Script { states: states(&[("active", 5), ("draining", 2), ("draining", 2), ("drained", 0)]), ..Script::default() };
+        Script { states: states(&[("draining", 5), ("draining", 2), ("draining", 2), ("drained", 0)]), ..Script::default() };
     let leader = serve(script.clone()).await;
     let (code, stdout, stderr) = run(&["drain", "a", "--manager", &leader, "--wait", "--reason", "new disk", "--json"]).await;
     assert_eq!(code, Some(0), "{stderr}");
@@ -207,4 +215,98 @@ async fn whoever_steps_down_is_named() {
     let (code, stdout, stderr) = run(&["step-down", "--manager", &leader, "--reason", "upgrade"]).await;
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stdout.starts_with("process 7, told \"upgrade\" steps down"), "{stdout}");
+}
+
+/// There is a moment without a leader: nobody has to ask twice because of that.
+#[tokio::test]
+async fn a_leader_that_comes_a_moment_later_is_found() {
+    for command in [&["status"][..], &["drain", "a"], &["step-down"]] {
+        let script = Script { not_ready_for: Arc::new(Mutex::new(3)), ..Script::default() };
+        let leader = serve(script.clone()).await;
+        let (code, _, stderr) = run(&[command, &["--manager", &leader]].concat()).await;
+        assert_eq!((code, stderr.as_str(), *script.not_ready_for.lock().unwrap()), (Some(0), "", 0), "{command:?}");
+    }
+}
+
+/// Takes connections and closes each once something was said on it, so that nobody knows what became of it.
+async fn closes_every_connection() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            connection.readable().await.unwrap();
+        }
+    });
+    address
+}
+
+/// It may have taken effect: sent on to the next manager, it might come in force after somebody took it back.
+#[tokio::test]
+async fn a_change_whose_outcome_is_unknown_is_asked_of_nobody_else() {
+    let next = Script { states: states(&[("active", 5), ("draining", 2), ("drained", 0)]), ..Script::default() };
+    let broken = closes_every_connection().await;
+    let all = format!("{broken},{}", serve(next.clone()).await);
+    for command in [&["drain", "a"][..], &["remove", "a"], &["rebalance", "resume"], &["step-down"]] {
+        let (code, stdout, stderr) = run(&[command, &["--manager", &all]].concat()).await;
+        assert_eq!((code, stdout.as_str(), stderr.lines().count()), (Some(1), "", 1), "{command:?}: {stderr}");
+        assert!(stderr.starts_with(&format!("error: http://{broken} did not say what came of it: ")), "{stderr}");
+        assert!(stderr.contains("; it may take effect all the same: look before you ask again"), "{stderr}");
+        assert!(!stderr.contains("transport error"), "the innermost cause is named: {stderr}");
+    }
+    assert!(next.asked.lock().unwrap().is_empty());
+    assert_eq!(run(&["status", "--manager", &all]).await.0, Some(0), "a question may be asked of anybody");
+
+    // Whoever waits for it goes on waiting, and sees that it came in force after all.
+    let (code, stdout, stderr) = run(&["drain", "a", "--wait", "--timeout", "30s", "--manager", &all]).await;
+    assert_eq!((code, stdout.as_str()), (Some(0), "executor a has no shard left\n"), "{stderr}");
+    let seen: Vec<&str> = stderr.lines().collect();
+    assert!(seen[0].starts_with("still waiting: ") && seen[0].contains("it may take effect all the same"), "{stderr}");
+    assert_eq!(seen[1..], ["executor a: the drain is not in force yet", "executor a: 2 of 2 shards left"]);
+    assert!(next.asked.lock().unwrap().is_empty(), "it was not asked for again");
+}
+
+/// It went on waiting for what nobody wanted any more, and said in the end that it was done.
+#[tokio::test]
+async fn a_wish_that_was_taken_back_ends_the_waiting() {
+    for (command, seen, says) in [
+        (
+            "drain",
+            [("draining", 2), ("active", 2)],
+            "executor a was not drained: the drain is not in force any more, it is active",
+        ),
+        (
+            "remove",
+            [("removing", 2), ("active", 0)],
+            "executor a was not removed: the removal is not in force any more, it is active",
+        ),
+        (
+            "drain",
+            [("draining", 2), ("removed", 0)],
+            "executor a was not drained: the drain is not in force any more, it is removed",
+        ),
+    ] {
+        let leader = serve(Script { states: states(&seen), ..Script::default() }).await;
+        let (code, stdout, stderr) = run(&[command, "a", "--wait", "--timeout", "20s", "--manager", &leader]).await;
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{command}: {stderr}");
+        assert_eq!(stderr, format!("executor a: 2 of 2 shards left\nerror: {says}\n"));
+    }
+}
+
+/// Ctrl-C before there was an answer: it said nothing, and nobody knew what stands.
+#[tokio::test]
+async fn an_interrupt_before_the_answer_says_what_may_have_happened() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shard-manager"));
+    command.args(["drain", "a", "--wait", "--manager", &address]).stdin(Stdio::null()).stderr(Stdio::piped());
+    // It ends by itself once it has waited for an answer for long enough, whatever becomes of this test.
+    let child = command.spawn().unwrap();
+    let (connection, _) = silent.accept().await.unwrap();
+    // It speaks only after it has begun to listen for signals.
+    connection.readable().await.unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    let output = tokio::task::spawn_blocking(|| child.wait_with_output()).await.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr, "error: interrupted before a manager answered: what was asked may take effect all the same\n");
 }

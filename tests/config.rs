@@ -138,6 +138,7 @@ fn an_unknown_key_is_named_with_its_source_and_the_nearest_known_one() {
     );
     refused("", &[], &["persistense.type=sqlite"], &["unknown key persistense.type in --set", "is persistence.type"]);
     refused("on_loss = 'exit'", &[], &[], &["unknown key on_loss", "is leadership.on_loss"]);
+    refused("wibble = 5", &[], &[], &["unknown key wibble in file", "`shard-manager config show` lists those that are known"]);
     refused("grpc = 5", &[], &[], &["unknown key grpc in file"]);
     refused("[number_of_shards]", &[], &[], &["unknown key number_of_shards in file"]);
     refused("[number_of_shards]\nx = 1", &[], &[], &["unknown key number_of_shards.x"]);

@@ -1,4 +1,5 @@
-//! `ShardManagerAdmin`: what operators ask. Every change is logged with who asked and why.
+//! `ShardManagerAdmin`: what operators ask. Every change is logged with who asked and why, before anything is done: a caller that goes
+//! away takes nothing of it back. What came of it is a line of its own.
 
 mod ask;
 mod moves;
@@ -10,9 +11,9 @@ use tracing::info;
 
 use crate::api::{Leading, Peer, cut, executor_id, status};
 use crate::assignment::check;
-use crate::assignment::command::{Answer, ExecutorOverview, Overview};
+use crate::assignment::command::{Answer, ExecutorOverview, ExecutorState, Overview};
 use crate::assignment::record::{ShardState, Wish};
-use crate::coordinator::{Call, Failure};
+use crate::coordinator::Call;
 use crate::rpc;
 
 /// The service.
@@ -35,7 +36,7 @@ impl rpc::shard_manager_admin_server::ShardManagerAdmin for Service {
             cluster_id: overview.snapshot.state.meta.cluster_id.to_string(),
             version: Some(overview.snapshot.version.into()),
             number_of_shards: overview.snapshot.state.meta.number_of_shards,
-            executors: u32::try_from(overview.executors.len()).unwrap_or(u32::MAX),
+            executors: registered(&overview),
             unassigned,
             releasing,
             violations: violations(&overview),
@@ -143,15 +144,16 @@ impl Service {
     ) -> Result<Response<rpc::ChangeExecutorResponse>, Status> {
         let peer = peer(&request);
         let request = request.into_inner();
-        let id = executor_id(&request.executor_id)?;
-        let answer = self.0.handle.call(Call::Wish(id.clone(), wish)).await;
-        let outcome = outcome(&answer);
-        info!(
-            executor = %id, ?wish, asked_by = asker(&request.asked_by), reason = cut(&request.reason), peer, outcome,
-            "an operator asked for a change"
-        );
-        match answer? {
-            Answer::Current(version) => Ok(Response::new(rpc::ChangeExecutorResponse { version: Some(version.into()) })),
+        let (executor, asked_by, reason) = (cut(&request.executor_id), asker(&request.asked_by), cut(&request.reason));
+        info!(executor, ?wish, asked_by, reason, peer, "an operator asks for a change");
+        let answer = self.make(&request.executor_id, wish).await;
+        info!(executor, ?wish, asked_by, outcome = outcome(&answer), "a change that an operator asked for");
+        answer.map(Response::new)
+    }
+
+    async fn make(&self, id: &str, wish: Wish) -> Result<rpc::ChangeExecutorResponse, Status> {
+        match self.0.handle.call(Call::Wish(executor_id(id)?, wish)).await? {
+            Answer::Current(version) => Ok(rpc::ChangeExecutorResponse { version: Some(version.into()) }),
             _ => Err(status::unexpected()),
         }
     }
@@ -168,8 +170,14 @@ fn asker(asked_by: &str) -> String {
 }
 
 /// What came of it, for the log.
-fn outcome(answer: &Result<Answer, Failure>) -> String {
-    answer.as_ref().err().map_or_else(|| "in force".to_owned(), ToString::to_string)
+fn outcome<T>(answer: &Result<T, Status>) -> String {
+    answer.as_ref().err().map_or_else(|| "in force".to_owned(), |status| status.message().to_owned())
+}
+
+/// How many processes are registered: whose id is removed, or whose lease is over, is none of them.
+fn registered(overview: &Overview) -> u32 {
+    let counts = |it: &&ExecutorOverview| !matches!(it.state, ExecutorState::Removed | ExecutorState::Lapsed);
+    u32::try_from(overview.executors.iter().filter(counts).count()).unwrap_or(u32::MAX)
 }
 
 /// What the checker finds wrong. Looked for here and not by the coordinator, which has better things to do.

@@ -32,7 +32,7 @@ impl ready::shard_manager_server::ShardManager for Service {
         self.0.metrics.renewed(match &answer {
             Ok(_) => RenewalOutcome::Renewed,
             Err(Failure::Refused(_)) => RenewalOutcome::Refused,
-            Err(Failure::Stopping | Failure::TooSlow(_)) => RenewalOutcome::Unanswered,
+            Err(Failure::Stopping | Failure::Cut | Failure::TooSlow(_)) => RenewalOutcome::Unanswered,
         });
         lease(answer)
     }

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use crate::api::Invalid;
 use crate::assignment::command::Refusal;
 use crate::coordinator::Failure;
-use crate::rpc::{reason, refusal};
+use crate::rpc::{self, reason, refusal};
 
 impl From<Invalid> for Status {
     fn from(invalid: Invalid) -> Status {
@@ -20,7 +20,8 @@ impl From<Failure> for Status {
         match failure {
             Failure::Refused(refusal) => refusal.into(),
             Failure::Stopping => stopping(),
-            Failure::TooSlow(_) => refusal(Code::Unavailable, reason::STORE_UNAVAILABLE, failure.to_string(), &[]),
+            Failure::Cut => unsettled(reason::STOPPING, &failure),
+            Failure::TooSlow(_) => unsettled(reason::STORE_UNAVAILABLE, &failure),
         }
     }
 }
@@ -53,6 +54,12 @@ impl From<Refusal> for Status {
             Refusal::LeadershipLost => refusal(Code::Unavailable, reason::LEADERSHIP_LOST, message, &[]),
         }
     }
+}
+
+/// Nobody knows what became of it.
+fn unsettled(reason: &str, failure: &Failure) -> Status {
+    let (name, value) = rpc::UNSETTLED;
+    refusal(Code::Unavailable, reason, failure.to_string(), &[(name, value.to_owned())])
 }
 
 /// This manager takes in nothing new.
@@ -110,6 +117,7 @@ mod tests {
             (Refusal::StoreUnavailable.into(), Code::Unavailable, "UNAVAILABLE", "STORE_UNAVAILABLE"),
             (Refusal::LeadershipLost.into(), Code::Unavailable, "UNAVAILABLE", "LEADERSHIP_LOST"),
             (Failure::Stopping.into(), Code::Unavailable, "UNAVAILABLE", "STOPPING"),
+            (Failure::Cut.into(), Code::Unavailable, "UNAVAILABLE", "STOPPING"),
             (Failure::TooSlow(Duration::from_secs(1)).into(), Code::Unavailable, "UNAVAILABLE", "STORE_UNAVAILABLE"),
             (slow_watcher(Duration::from_secs(1)), Code::ResourceExhausted, "RESOURCE_EXHAUSTED", "SLOW_WATCHER"),
             (
@@ -119,6 +127,11 @@ mod tests {
                 "INVALID_ARGUMENT",
             ),
         ];
+        for (failure, unsettled) in
+            [(Failure::Stopping, false), (Failure::Cut, true), (Failure::TooSlow(Duration::from_secs(1)), true)]
+        {
+            assert_eq!(rpc::is_unsettled(&failure.clone().into()), unsettled, "{failure}");
+        }
         let document = include_str!("../../docs/protocol.md");
         for (status, code, code_name, reason) in cases {
             assert_eq!((status.code(), reason_of(&status).as_deref()), (code, Some(reason)));

@@ -265,7 +265,7 @@ impl fmt::Display for ExecutorState {
 pub enum Cause {
     /// It never had an owner.
     Startup,
-    /// It had no owner when this leadership began.
+    /// When this leadership began it had no owner, or its owner had been told to stop it.
     LeaderChange,
     /// Its owner's lease ended, or its process is proven gone.
     Crash,
@@ -279,11 +279,13 @@ pub enum Cause {
     Superseded,
     /// An operator moved it.
     Operator,
+    /// The store was wiped or restored: it could not be told whether its owner had it, or an epoch above the recorded one was seen.
+    Restored,
 }
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 8] = [
+    pub const ALL: [Cause; 9] = [
         Cause::Startup,
         Cause::LeaderChange,
         Cause::Crash,
@@ -292,6 +294,7 @@ impl Cause {
         Cause::NotAdmitted,
         Cause::Superseded,
         Cause::Operator,
+        Cause::Restored,
     ];
 
     /// As metrics and logs call it.
@@ -305,6 +308,7 @@ impl Cause {
             Cause::NotAdmitted => "not-admitted",
             Cause::Superseded => "superseded",
             Cause::Operator => "operator",
+            Cause::Restored => "restored",
         }
     }
 }
@@ -320,7 +324,8 @@ pub struct Raised {
     pub above: Epoch,
 }
 
-/// Something that a person or a counter wants to know. Durable when it is said.
+/// Something that a person or a counter wants to know. Durable when it is said; but for what is true without any commit, such as that
+/// somebody has seen another state, which is said at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A new executor, or a new incarnation of one.

@@ -220,6 +220,8 @@ enum Failure {
     Missing,
     /// So many bytes are no database.
     Short(u64),
+    /// A directory, or a device.
+    NoFile,
     /// So many names.
     Linked(u64),
 }
@@ -232,7 +234,12 @@ impl Failure {
             Failure::Sql(_, error)
             | Failure::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) => is_busy(error),
             Failure::Emptied => true,
-            Failure::Migration(_) | Failure::Schema(_) | Failure::Missing | Failure::Short(_) | Failure::Linked(_) => false,
+            Failure::Migration(_)
+            | Failure::Schema(_)
+            | Failure::Missing
+            | Failure::Short(_)
+            | Failure::NoFile
+            | Failure::Linked(_) => false,
         }
     }
 
@@ -262,6 +269,10 @@ impl Failure {
             Failure::Short(bytes) => {
                 corrupt(format!("its length is {bytes}, below the {HEADER_BYTES} bytes with which every database begins"))
             }
+            Failure::NoFile => unavailable(
+                OPENING,
+                "it is no file, but a directory or a device: persistence.sqlite.path names a file".to_owned(),
+            ),
             Failure::Linked(names) => unavailable(
                 OPENING,
                 format!("the file has {names} names (hard links), and under each another manager could lead; leave it one name"),
@@ -380,6 +391,9 @@ fn place(path: &Path) -> Result<(PathBuf, bool), Error> {
 fn unfit(path: &Path, created: bool) -> Option<Failure> {
     // Where it cannot be looked at, opening it says why.
     let metadata = std::fs::metadata(path).ok()?;
+    if !metadata.is_file() {
+        return Some(Failure::NoFile);
+    }
     match (metadata.nlink(), metadata.len()) {
         (names @ 2.., _) => Some(Failure::Linked(names)),
         (_, 0) if !created && leader_file(path).exists() => Some(Failure::Emptied),

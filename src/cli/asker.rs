@@ -15,12 +15,16 @@ pub(super) struct Asking {
     pub(super) format: Format,
 }
 
-/// As `user@host`; what is not known is left out.
+/// As `user@host`, by the number of the user where its name is not known, as in a container or a unit of systemd.
 pub(super) fn asked_by() -> String {
-    let user = std::env::var("USER").unwrap_or_default();
+    let user = std::env::var("USER").ok().filter(|user| !user.is_empty()).unwrap_or_else(user_by_number);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match host.trim() {
         "" => user,
         host => format!("{user}@{host}"),
     }
+}
+
+fn user_by_number() -> String {
+    format!("uid-{}", rustix::process::getuid().as_raw())
 }

@@ -75,13 +75,14 @@ pub(super) async fn admit(arguments: ChangeArguments) -> Result<ExitCode, Error>
 pub(super) async fn drain(arguments: DrainArguments) -> Result<ExitCode, Error> {
     let DrainArguments { change: arguments, waiting } = arguments;
     let call = async |channel: Channel, change| manager::admin(channel).drain_executor(change).await;
-    let answer = arguments.ask(call).await?;
+    let answer = arguments.ask(call).await;
     if !waiting.wait {
+        let answer = answer?;
         return arguments.print("draining", "is being drained; `shard-manager uncordon` ends that", &answer);
     }
-    let goes_on = "the drain stays in force until `shard-manager uncordon`";
-    arguments.wait_until_empty(waiting, "drained", &["drained", "lapsed"], goes_on).await?;
-    arguments.print("drained", "has no shard left", &answer)
+    let answer = waiting.acknowledged(answer)?;
+    arguments.wait_until_empty(waiting, &DRAIN, answer.is_some()).await?;
+    arguments.print("drained", "has no shard left", &answer.unwrap_or_default())
 }
 
 pub(super) async fn remove(arguments: RemoveArguments) -> Result<ExitCode, Error> {
@@ -93,8 +94,9 @@ pub(super) async fn remove(arguments: RemoveArguments) -> Result<ExitCode, Error
         reason: arguments.asking.reason.clone(),
     };
     let call = async |channel: Channel| manager::admin(channel).remove_executor(change.clone()).await;
-    let answer = arguments.asking.managers.ask(call).await?;
+    let answer = arguments.asking.managers.change(call).await;
     if !waiting.wait {
+        let answer = answer?;
         let meaning = if dead {
             "is removed, and its shards are free; `shard-manager admit` lets it come back"
         } else {
@@ -102,9 +104,10 @@ pub(super) async fn remove(arguments: RemoveArguments) -> Result<ExitCode, Error
         };
         return arguments.print(if dead { "removed" } else { "removing" }, meaning, &answer);
     }
-    let goes_on = "the removal goes on until `shard-manager admit`";
-    arguments.wait_until_empty(waiting, "removed", &["removed", "lapsed"], goes_on).await?;
-    arguments.print("removed", "is removed and has no shard left; `shard-manager admit` lets it come back", &answer)
+    let answer = waiting.acknowledged(answer)?;
+    arguments.wait_until_empty(waiting, &REMOVAL, answer.is_some()).await?;
+    let meaning = "is removed and has no shard left; `shard-manager admit` lets it come back";
+    arguments.print("removed", meaning, &answer.unwrap_or_default())
 }
 
 impl ChangeArguments {
@@ -114,7 +117,7 @@ impl ChangeArguments {
     ) -> Result<ChangeExecutorResponse, manager::Error> {
         let change =
             ChangeExecutorRequest { executor_id: self.id.to_string(), asked_by: asked_by(), reason: self.asking.reason.clone() };
-        self.asking.managers.ask(async |channel| call(channel, change.clone()).await).await
+        self.asking.managers.change(async |channel| call(channel, change.clone()).await).await
     }
 
     fn print(&self, done: &'static str, meaning: &str, answer: &ChangeExecutorResponse) -> Result<ExitCode, Error> {
@@ -128,23 +131,72 @@ impl ChangeArguments {
         Ok(printed?)
     }
 
-    /// Until nothing of the id has a shard any more and all of it is in one of these states.
-    async fn wait_until_empty(&self, waiting: WaitArguments, done: &str, states: &[&str], goes_on: &str) -> Result<(), Error> {
-        let (undone, goes_on) = (format!("executor {} was not {done}", self.id), goes_on.to_owned());
-        let waiting = Waiting { managers: &self.asking.managers, timeout: waiting.timeout, undone, goes_on };
-        let mut most = 0;
+    /// Until nothing of the id has a shard any more and the wish has come true. A wish that was `acknowledged`, or seen in force, and is not
+    /// in force any more was taken back: nothing is left to wait for.
+    async fn wait_until_empty(&self, waiting: WaitArguments, wish: &Wish, acknowledged: bool) -> Result<(), Error> {
+        let id = self.id.as_str();
+        let managers = self.asking.managers.once();
+        let undone = format!("executor {id} was not {}", wish.done);
+        let goes_on = wish.goes_on.to_owned();
+        let (mut most, mut in_force) = (0, acknowledged);
         let look = async || {
-            let executors = executors::list(&self.asking.managers).await?;
-            Ok(match left(&executors, self.id.as_str(), states) {
-                None => Seen::Over(()),
-                Some(left) => {
+            let stand = stand(&executors::list(&managers).await?, id, wish);
+            in_force |= !matches!(stand, Stand::NotInForce(_));
+            Ok(match stand {
+                Stand::Over => Seen::Over(None),
+                Stand::NotInForce(how) if in_force => Seen::Over(Some(how)),
+                Stand::NotInForce(_) => Seen::Goes(format!("executor {id}: {} is not in force yet", wish.name)),
+                Stand::Left(left) => {
                     most = most.max(left.shards);
-                    Seen::Goes(left.progress(self.id.as_str(), most))
+                    Seen::Goes(left.progress(id, most))
                 }
             })
         };
-        waiting.until(look).await
+        let waiting = Waiting { managers: &self.asking.managers, timeout: waiting.timeout, undone, goes_on };
+        match waiting.until(look).await? {
+            None => Ok(()),
+            Some(how) => {
+                Err(Error::Undone(format!("executor {id} was not {}: {} is not in force any more, {how}", wish.done, wish.name)))
+            }
+        }
     }
+}
+
+/// What is waited for, and how it shows.
+struct Wish {
+    name: &'static str,
+    /// The state of an executor on its way there.
+    going: &'static str,
+    /// Its state in the end.
+    done: &'static str,
+    /// Whether one that is away and owns nothing has come there.
+    away_is_done: bool,
+    goes_on: &'static str,
+}
+
+const DRAIN: Wish = Wish {
+    name: "the drain",
+    going: "draining",
+    done: "drained",
+    away_is_done: true,
+    goes_on: "the drain stays in force until `shard-manager uncordon`",
+};
+
+const REMOVAL: Wish = Wish {
+    name: "the removal",
+    going: "removing",
+    done: "removed",
+    away_is_done: false,
+    goes_on: "the removal goes on until `shard-manager admit`",
+};
+
+/// How far a wish is.
+#[derive(Debug, PartialEq, Eq)]
+enum Stand {
+    Over,
+    Left(Left),
+    /// How the executor is instead.
+    NotInForce(String),
 }
 
 /// What still names an id as its owner.
@@ -164,13 +216,22 @@ impl Left {
     }
 }
 
-/// `None` where it is over. An id may stand for several incarnations, of which the older ones are on their way out: all of them count.
-fn left(executors: &[rpc::Executor], id: &str, states: &[&str]) -> Option<Left> {
-    let ours = executors.iter().filter(|executor| executor.id == id);
-    let over = |executor: &rpc::Executor| executor.shards == 0 && states.contains(&executor.state.as_str());
-    let left: Vec<&rpc::Executor> = ours.filter(|executor| !over(executor)).collect();
-    let sum = |count: fn(&rpc::Executor) -> u32| left.iter().map(|executor| count(executor)).sum();
-    (!left.is_empty()).then(|| Left { shards: sum(|it| it.shards), stopping: sum(|it| it.stopping) })
+/// An id may stand for several incarnations, of which the older ones are on their way out and lapsed. The shards of all of them count; the
+/// one that is not lapsed shows which wish is in force, and where there is none, a record that nobody needed would be gone.
+fn stand(executors: &[rpc::Executor], id: &str, wish: &Wish) -> Stand {
+    let ours: Vec<&rpc::Executor> = executors.iter().filter(|executor| executor.id == id).collect();
+    let is = |state: &str| ours.iter().any(|executor| executor.state == state);
+    if !is(wish.going) && !is(wish.done) {
+        match ours.iter().find(|executor| executor.state != "lapsed") {
+            Some(other) => return Stand::NotInForce(format!("it is {}", other.state)),
+            None if ours.is_empty() => return Stand::NotInForce("it is not known any more".to_owned()),
+            None => {}
+        }
+    }
+    let sum = |count: fn(&rpc::Executor) -> u32| ours.iter().map(|executor| count(executor)).sum();
+    let left = Left { shards: sum(|it| it.shards), stopping: sum(|it| it.stopping) };
+    let is_done = is(wish.done) || (wish.away_is_done && !is(wish.going));
+    if left.shards == 0 && is_done { Stand::Over } else { Stand::Left(left) }
 }
 
 #[cfg(test)]
@@ -181,17 +242,44 @@ mod tests {
         rpc::Executor { id: id.into(), state: state.into(), shards, stopping, ..rpc::Executor::default() }
     }
 
+    fn left(shards: u32, stopping: u32) -> Stand {
+        Stand::Left(Left { shards, stopping })
+    }
+
+    fn not_in_force(how: &str) -> Stand {
+        Stand::NotInForce(how.to_owned())
+    }
+
     #[test]
     fn a_drain_is_done_when_no_incarnation_has_a_shard_left() {
-        let left = |executors: &[rpc::Executor]| left(executors, "a", &["drained", "lapsed"]).map(|it| (it.shards, it.stopping));
+        let stand = |executors: &[rpc::Executor]| stand(executors, "a", &DRAIN);
         let others = executor("b", "active", 9, 4);
-        assert_eq!(left(&[others.clone(), executor("a", "draining", 3, 2)]), Some((3, 2)));
-        assert_eq!(left(&[others.clone(), executor("a", "drained", 0, 0)]), None);
-        assert_eq!(left(&[others]), None, "it is gone");
-        assert_eq!(left(&[executor("a", "lapsed", 2, 0), executor("a", "drained", 0, 0)]), Some((2, 0)));
-        assert_eq!(left(&[executor("a", "lapsed", 0, 0)]), None, "it is away and owns nothing");
-        assert_eq!(left(&[executor("a", "draining", 0, 0)]), Some((0, 0)), "not settled yet");
-        assert_eq!(left(&[executor("a", "removed", 0, 0)]), Some((0, 0)), "that is something else");
+        assert_eq!(stand(&[others.clone(), executor("a", "draining", 3, 2)]), left(3, 2));
+        assert_eq!(stand(&[others, executor("a", "drained", 0, 0)]), Stand::Over);
+        assert_eq!(stand(&[executor("a", "lapsed", 2, 0), executor("a", "drained", 0, 0)]), left(2, 0));
+        assert_eq!(stand(&[executor("a", "lapsed", 0, 0)]), Stand::Over, "it is away and owns nothing");
+        assert_eq!(stand(&[executor("a", "draining", 0, 0)]), left(0, 0), "not settled yet");
+    }
+
+    #[test]
+    fn a_wish_that_was_taken_back_has_not_come_true() {
+        let others = executor("b", "active", 9, 4);
+        for (wish, other) in [(&DRAIN, "removing"), (&DRAIN, "removed"), (&REMOVAL, "draining"), (&REMOVAL, "drained")] {
+            for state in [other, "active", "suspect", "cordoned"] {
+                let seen = stand(&[others.clone(), executor("a", state, 0, 0)], "a", wish);
+                assert_eq!(seen, not_in_force(&format!("it is {state}")), "{}", wish.name);
+            }
+            assert_eq!(stand(std::slice::from_ref(&others), "a", wish), not_in_force("it is not known any more"));
+        }
+    }
+
+    #[test]
+    fn a_removal_is_done_when_the_id_is_barred() {
+        let stand = |executors: &[rpc::Executor]| stand(executors, "a", &REMOVAL);
+        assert_eq!(stand(&[executor("a", "removing", 0, 0)]), left(0, 0));
+        assert_eq!(stand(&[executor("a", "lapsed", 0, 0)]), left(0, 0), "its end is not durable yet");
+        assert_eq!(stand(&[executor("a", "removed", 0, 0), executor("a", "lapsed", 2, 1)]), left(2, 1));
+        assert_eq!(stand(&[executor("a", "removed", 0, 0)]), Stand::Over);
     }
 
     #[test]

@@ -4,15 +4,20 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Response, Status};
 
+use crate::client::may_have_arrived;
 use crate::rpc::{self, MAX_MESSAGE_BYTES, reason};
 
 /// How long reaching one manager may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long one answer may take; a table of the most shards included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// For how long a leader is looked for where there may well be one soon, and how long between two rounds.
+const LOOK_FOR: Duration = Duration::from_secs(5);
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(250);
 
 /// Which managers to ask.
 #[derive(Clone, Debug, clap::Args)]
@@ -21,6 +26,9 @@ pub(super) struct Managers {
     /// leader is asked
     #[arg(long = "manager", value_name = "URL", value_delimiter = ',', default_value = "http://127.0.0.1:9092")]
     addresses: Vec<Address>,
+    /// Where nobody leads it is said at once: whoever asks asks again anyway.
+    #[arg(skip)]
+    once: bool,
 }
 
 /// Where a manager serves gRPC.
@@ -67,6 +75,15 @@ pub(super) enum Error {
         /// Whom we asked, and what came of it.
         attempts: Vec<(Address, String)>,
     },
+    /// What was asked may have taken effect, or may do so yet: nobody else is asked.
+    Unsettled {
+        /// Whom we asked.
+        address: Address,
+        /// What came of it.
+        outcome: String,
+    },
+    /// Somebody did not want to wait for the answer.
+    Interrupted,
 }
 
 impl std::error::Error for Error {}
@@ -93,6 +110,15 @@ impl fmt::Display for Error {
                 }
                 f.write_str("; is one running there? A standby's port is closed: name every replica with --manager")
             }
+            Error::Unsettled { address, outcome } => {
+                write!(
+                    f,
+                    "{address} did not say what came of it: {outcome}; it may take effect all the same: look before you ask again"
+                )
+            }
+            Error::Interrupted => {
+                f.write_str("interrupted before a manager answered: what was asked may take effect all the same")
+            }
         }
     }
 }
@@ -103,6 +129,7 @@ impl Error {
         match self {
             Error::Refused { reason, .. } => reason.as_deref() == Some(reason::STORE_UNAVAILABLE),
             Error::NoLeader { .. } => true,
+            Error::Unsettled { .. } | Error::Interrupted => false,
         }
     }
 }
@@ -110,7 +137,7 @@ impl Error {
 impl Managers {
     /// These, which may be none.
     pub(super) fn of(addresses: Vec<Address>) -> Managers {
-        Managers { addresses }
+        Managers { addresses, once: true }
     }
 
     /// Whether there is nobody to ask.
@@ -118,24 +145,65 @@ impl Managers {
         self.addresses.is_empty()
     }
 
-    /// Asks one manager after the other until one answers as leader; its answer, be it a refusal, counts.
+    /// These, for whoever asks again by itself.
+    pub(super) fn once(&self) -> Managers {
+        Managers { once: true, ..self.clone() }
+    }
+
+    /// Asks something that changes nothing: one manager after the other until one answers as leader; its answer, be it a refusal, counts.
     pub(super) async fn ask<T>(&self, question: impl AsyncFn(Channel) -> Result<Response<T>, Status>) -> Result<T, Error> {
-        let mut attempts = Vec::new();
-        for address in &self.addresses {
-            let answer = match connect(address).await {
-                Ok(channel) => question(channel).await,
-                Err(error) => Err(Status::unavailable(innermost(&error))),
-            };
-            match answer {
-                Ok(answer) => return Ok(answer.into_inner()),
-                Err(status) if speaks_for_the_leader(&status) => {
-                    let (reason, message) = (rpc::reason_of(&status), status.message().to_owned());
-                    return Err(Error::Refused { address: address.clone(), reason, message });
-                }
-                Err(status) => attempts.push((address.clone(), outcome(&status))),
-            }
+        self.find(question, |_| false).await
+    }
+
+    /// Asks for a change, of one after the other as long as it is certain that nothing was changed.
+    pub(super) async fn change<T>(&self, change: impl AsyncFn(Channel) -> Result<Response<T>, Status>) -> Result<T, Error> {
+        tokio::select! {
+            // Listens before anything is asked.
+            biased;
+            // Where signals cannot be had, an interrupt ends the process as it always does.
+            Ok(()) = tokio::signal::ctrl_c() => Err(Error::Interrupted),
+            answer = self.find(change, may_take_effect) => answer,
         }
-        Err(Error::NoLeader { attempts })
+    }
+
+    /// Goes round until one answers as leader, for a while: during a change of leaders there is none.
+    async fn find<T>(
+        &self,
+        call: impl AsyncFn(Channel) -> Result<Response<T>, Status>,
+        is_final: impl Fn(&Status) -> bool,
+    ) -> Result<T, Error> {
+        let until = Instant::now() + LOOK_FOR;
+        loop {
+            let (mut attempts, mut anybody) = (Vec::new(), self.addresses.len() > 1);
+            for address in &self.addresses {
+                let channel = match connect(address).await {
+                    Ok(channel) => channel,
+                    Err(error) => {
+                        attempts.push((address.clone(), innermost(&error)));
+                        continue;
+                    }
+                };
+                match call(channel).await {
+                    Ok(answer) => return Ok(answer.into_inner()),
+                    Err(status) if is_final(&status) => {
+                        return Err(Error::Unsettled { address: address.clone(), outcome: outcome(&status) });
+                    }
+                    Err(status) if speaks_for_the_leader(&status) => {
+                        let (reason, message) = (rpc::reason_of(&status), status.message().to_owned());
+                        return Err(Error::Refused { address: address.clone(), reason, message });
+                    }
+                    Err(status) => {
+                        anybody |= rpc::reason_of(&status).is_some();
+                        attempts.push((address.clone(), outcome(&status)));
+                    }
+                }
+            }
+            // Where one address is named and nobody is there, nobody will come.
+            if self.once || !anybody || Instant::now() >= until {
+                return Err(Error::NoLeader { attempts });
+            }
+            tokio::time::sleep(BETWEEN_ROUNDS).await;
+        }
     }
 }
 
@@ -165,11 +233,25 @@ fn speaks_for_the_leader(status: &Status) -> bool {
     }
 }
 
+/// Whether a call that failed may have changed something, or may do so yet. A refusal says so; whoever gave none may have been cut off in
+/// the middle.
+fn may_take_effect(status: &Status) -> bool {
+    match (rpc::reason_of(status), status.code()) {
+        (Some(_), _) => rpc::is_unsettled(status),
+        (None, Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Unknown | Code::Internal) => {
+            may_have_arrived(status)
+        }
+        (None, _) => false,
+    }
+}
+
 fn outcome(status: &Status) -> String {
+    let innermost = || std::error::Error::source(status).map_or_else(|| status.message().to_owned(), innermost);
     match (rpc::reason_of(status), status.code()) {
         (Some(reason), _) => format!("{} ({reason})", status.message()),
-        (None, Code::Unavailable) => status.message().to_owned(),
+        (None, Code::Unavailable) => innermost(),
         (None, Code::Cancelled | Code::DeadlineExceeded) => format!("no answer within {}s", ANSWER_TIMEOUT.as_secs()),
+        (None, Code::Unknown | Code::Internal) => format!("{} ({:?})", innermost(), status.code()),
         (None, code) => format!("{} ({code:?})", status.message()),
     }
 }
@@ -221,11 +303,23 @@ mod tests {
         assert!(speaks_for_the_leader(&rpc::refusal(Code::Unavailable, reason::STORE_UNAVAILABLE, "", &[])));
     }
 
+    #[test]
+    fn what_may_have_taken_effect_is_told_from_what_certainly_did_not() {
+        let metadata = [(rpc::UNSETTLED.0, rpc::UNSETTLED.1.to_owned())];
+        for reason in [reason::STOPPING, reason::STORE_UNAVAILABLE] {
+            assert!(may_take_effect(&rpc::refusal(Code::Unavailable, reason, "", &metadata)), "{reason}");
+            assert!(!may_take_effect(&rpc::refusal(Code::Unavailable, reason, "", &[])), "{reason}");
+        }
+        assert!(may_take_effect(&Status::deadline_exceeded("slow")));
+        assert!(may_take_effect(&Status::unavailable("cut off in the middle")));
+        assert!(!may_take_effect(&Status::unimplemented("another server")));
+    }
+
     #[tokio::test]
     async fn a_manager_that_is_not_there_is_named_with_the_cause() {
         // A port that was free a moment ago.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let managers = Managers { addresses: vec![format!("127.0.0.1:{port}").parse().unwrap()] };
+        let managers = Managers { once: false, addresses: vec![format!("127.0.0.1:{port}").parse().unwrap()] };
         let error = managers.ask(async |channel| admin(channel).get_status(rpc::GetStatusRequest {}).await).await.unwrap_err();
         let message = error.to_string();
         assert!(message.contains(&format!("http://127.0.0.1:{port}: Connection refused")), "{message}");

@@ -157,7 +157,7 @@ impl Error {
     fn exit_code(&self) -> ExitCode {
         match self {
             Error::Config(_) => ExitCode::from(2),
-            Error::Interrupted(_) => ExitCode::from(130),
+            Error::Interrupted(_) | Error::Manager(manager::Error::Interrupted) => ExitCode::from(130),
             _ => ExitCode::FAILURE,
         }
     }

@@ -88,9 +88,11 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         reason: arguments.reason.clone(),
     };
     let call = async |channel| manager::admin(channel).move_shards(request.clone()).await;
-    let answer = arguments.managers.ask(call).await?;
-    let (to, moving) = (arguments.to.as_str(), answer.moving);
+    let answer = arguments.managers.change(call).await;
+    let to = arguments.to.as_str();
     if !arguments.waiting.wait {
+        let answer = answer?;
+        let moving = answer.moving;
         let meaning = match moving {
             0 => format!("every one of these shards is at executor {to}, or on its way there, already"),
             1 => format!("1 shard moves to executor {to}"),
@@ -104,9 +106,27 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         undone: format!("not every shard was at executor {to}"),
         goes_on: "the move goes on".to_owned(),
     };
-    let astray = waiting.until(async || arguments.look(&shards).await).await?;
+    let answer = arguments.waiting.acknowledged(answer)?;
+    let managers = arguments.managers.once();
+    let (acknowledged, mut last_term) = (answer.is_some(), 0);
+    let look = async || {
+        let table = table::get(&managers).await?;
+        last_term = table.term;
+        let executors = executors::list(&managers).await?;
+        let starting = executors.iter().filter(|it| it.id == to).map(|it| it.starting).sum();
+        Ok(match look(&table, starting, &shards, to) {
+            // It may begin yet.
+            Seen::Over(astray) if !acknowledged && !astray.is_empty() => {
+                Seen::Goes(format!("{} of {} shards elsewhere", count(&astray), shards.len()))
+            }
+            seen => seen,
+        })
+    };
+    let astray = waiting.until(look).await?;
+    let answer = answer.unwrap_or_default();
     if !astray.is_empty() {
-        return Err(Error::Undone(told_astray(&astray, to)));
+        let first_term = answer.version.unwrap_or_default().term;
+        return Err(Error::Undone(told_astray(&astray, to, (first_term, last_term))));
     }
     arguments.print("moved", &format!("every one of these shards is at executor {to}, which has started it"), &answer)
 }
@@ -121,13 +141,6 @@ impl Arguments {
             output::print(meaning)
         };
         Ok(printed?)
-    }
-
-    async fn look(&self, shards: &BTreeSet<u32>) -> Result<Seen<BTreeMap<String, Vec<u32>>>, Error> {
-        let table = table::get(&self.managers).await?;
-        let executors = executors::list(&self.managers).await?;
-        let starting = executors.iter().filter(|it| it.id == self.to.as_str()).map(|it| it.starting).sum();
-        Ok(look(&table, starting, shards, self.to.as_str()))
     }
 }
 
@@ -159,12 +172,17 @@ fn look(table: &Table, starting: u32, shards: &BTreeSet<u32>, to: &str) -> Seen<
         progress += &format!(", {starting} not seen to run there yet");
     }
     if !astray.is_empty() {
-        progress += &format!(", {} elsewhere", astray.values().map(Vec::len).sum::<usize>());
+        progress += &format!(", {} elsewhere", count(&astray));
     }
     Seen::Goes(progress)
 }
 
-fn told_astray(astray: &BTreeMap<String, Vec<u32>>, to: &str) -> String {
+fn count(astray: &BTreeMap<String, Vec<u32>>) -> usize {
+    astray.values().map(Vec::len).sum()
+}
+
+/// Where they are, and why: a new term is that of another leader, or of one that has begun anew, which knows nothing of moves by hand.
+fn told_astray(astray: &BTreeMap<String, Vec<u32>>, to: &str, (first_term, last_term): (u64, u64)) -> String {
     let places: Vec<String> = astray
         .iter()
         .map(|(owner, shards)| {
@@ -173,7 +191,15 @@ fn told_astray(astray: &BTreeMap<String, Vec<u32>>, to: &str) -> String {
             format!("{noun} {} at executor {owner}", shards.join(", "))
         })
         .collect();
-    format!("not every shard is at executor {to}, which went away or did not start them: {}", places.join("; "))
+    let (places, not_there) = (places.join("; "), format!("not every shard is at executor {to}"));
+    if first_term == last_term {
+        format!("{not_there}, which went away or did not start them: {places}")
+    } else {
+        format!(
+            "{not_there}: the leader changed meanwhile (term {first_term}, then {last_term}), and forgot where shards on their way were to \
+             go; ask again: {places}"
+        )
+    }
 }
 
 #[cfg(test)]
@@ -226,8 +252,18 @@ mod tests {
     fn shards_that_ended_elsewhere_are_named() {
         let Seen::Over(astray) = look(&table(), 3, &[0, 1, 5].into(), "b") else { panic!("all of them rest") };
         assert_eq!(
-            told_astray(&astray, "b"),
+            told_astray(&astray, "b", (7, 7)),
             "not every shard is at executor b, which went away or did not start them: shards 0, 1 at executor a; shard 5 at executor c"
+        );
+    }
+
+    #[test]
+    fn a_move_that_a_change_of_leader_made_forgotten_is_not_blamed_on_the_executor() {
+        let Seen::Over(astray) = look(&table(), 3, &[0].into(), "b") else { panic!("all of them rest") };
+        assert_eq!(
+            told_astray(&astray, "b", (7, 9)),
+            "not every shard is at executor b: the leader changed meanwhile (term 7, then 9), and forgot where shards on their way were to \
+             go; ask again: shard 0 at executor a"
         );
     }
 }

@@ -63,6 +63,8 @@ struct Plan {
     placed: u32,
     evacuated: u32,
     balance: u32,
+    /// Shards that nobody would own.
+    unplaced: u32,
     moves: Vec<Move>,
     notes: Vec<String>,
 }
@@ -98,7 +100,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
 impl Plan {
     /// Refuses arrays that do not fit together.
     fn read(answer: PlanChangeResponse) -> Result<Plan, Error> {
-        let PlanChangeResponse { version, executors, shards, from, to, notes, placed, evacuated, balance } = answer;
+        let PlanChangeResponse { version, executors, shards, from, to, notes, placed, evacuated, balance, unplaced } = answer;
         if shards.len() != from.len() || shards.len() != to.len() {
             let (shards, from, to) = (shards.len(), from.len(), to.len());
             return Err(Error::Nonsense(format!("{shards} shards move, but from {from} places and to {to}")));
@@ -120,7 +122,7 @@ impl Plan {
         };
         let version = version.unwrap_or_default();
         let executors = executors.iter().map(executor).collect();
-        Ok(Plan { term: version.term, revision: version.revision, executors, placed, evacuated, balance, moves, notes })
+        Ok(Plan { term: version.term, revision: version.revision, executors, placed, evacuated, balance, unplaced, moves, notes })
     }
 }
 
@@ -138,6 +140,9 @@ fn as_text(plan: &Plan, most: usize) -> String {
             "shards that would move: {count} ({placed} that nobody owns, {evacuated} off executors that go, {balance} for balance)"
         ),
     ];
+    if plan.unplaced > 0 {
+        parts.push(format!("shards that would have no owner: {}", plan.unplaced));
+    }
     if count > 0 {
         parts.push(moves(&plan.moves, most));
     }
@@ -189,6 +194,7 @@ mod tests {
             placed: 1,
             evacuated: 2,
             balance: 2,
+            unplaced: 0,
         }
     }
 
@@ -220,6 +226,15 @@ note  8 shards stay";
         assert_eq!(json["executors"][1]["bounds"], serde_json::Value::Null);
         assert_eq!(json["moves"][4], serde_json::json!({ "shard": 7, "from": null, "to": "c" }));
         assert_eq!((&json["placed"], &json["evacuated"], &json["balance"]), (&1.into(), &2.into(), &2.into()));
+    }
+
+    #[test]
+    fn shards_that_nobody_would_own_are_counted() {
+        let plan = Plan::read(PlanChangeResponse { unplaced: 12, ..answer() }).unwrap();
+        let text = as_text(&plan, 2);
+        assert!(text.contains("for balance)\n\nshards that would have no owner: 12\n\nSHARDS"), "{text}");
+        assert_eq!(serde_json::to_value(plan).unwrap()["unplaced"], 12);
+        assert!(!as_text(&Plan::read(answer()).unwrap(), 2).contains("no owner"));
     }
 
     #[test]

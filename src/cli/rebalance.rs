@@ -10,6 +10,7 @@ use super::Error;
 use super::asker::{Asking, asked_by};
 use super::manager::{self, Managers};
 use super::output::{self, Format};
+use crate::assignment::event::PAUSE_LENGTHS;
 use crate::clock;
 use crate::rpc::{GetStatusRequest, PauseRebalancingRequest, ResumeRebalancingRequest};
 
@@ -28,10 +29,16 @@ pub(super) enum Command {
 #[derive(Debug, clap::Args)]
 pub(super) struct PauseArguments {
     /// How long, such as 30m or 2h: 1s to 7days. It ends by itself, and survives a change of leader
-    #[arg(long = "for", value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(long = "for", value_name = "DURATION", value_parser = pause_length)]
     length: Duration,
     #[command(flatten)]
     asking: Asking,
+}
+
+/// A length of time within the rule of pauses.
+fn pause_length(text: &str) -> Result<Duration, String> {
+    let length = parse_duration(text).map_err(|error| error.to_string())?;
+    if PAUSE_LENGTHS.contains(&length) { Ok(length) } else { Err("a pause lasts 1s to 7days".to_owned()) }
 }
 
 /// Of `rebalance status`.
@@ -68,7 +75,7 @@ async fn pause(arguments: PauseArguments) -> Result<ExitCode, Error> {
     let PauseArguments { length, asking: Asking { reason, managers, format } } = arguments;
     let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
     let request = PauseRebalancingRequest { length_ms, asked_by: asked_by(), reason };
-    let answer = managers.ask(async |channel| manager::admin(channel).pause_rebalancing(request.clone()).await).await?;
+    let answer = managers.change(async |channel| manager::admin(channel).pause_rebalancing(request.clone()).await).await?;
     let version = answer.version.unwrap_or_default();
     let until = Some(answer.until_ms);
     let state = State { paused: true, until_unix_ms: until, term: version.term, revision: version.revision, notes: Vec::new() };
@@ -83,7 +90,7 @@ async fn pause(arguments: PauseArguments) -> Result<ExitCode, Error> {
 async fn resume(asking: Asking) -> Result<ExitCode, Error> {
     let Asking { reason, managers, format } = asking;
     let request = ResumeRebalancingRequest { asked_by: asked_by(), reason };
-    let answer = managers.ask(async |channel| manager::admin(channel).resume_rebalancing(request.clone()).await).await?;
+    let answer = managers.change(async |channel| manager::admin(channel).resume_rebalancing(request.clone()).await).await?;
     let version = answer.version.unwrap_or_default();
     let state = State { paused: false, until_unix_ms: None, term: version.term, revision: version.revision, notes: Vec::new() };
     print(&format, &state, "shards move for balance")
@@ -107,4 +114,17 @@ async fn status(arguments: StatusArguments) -> Result<ExitCode, Error> {
 fn print(format: &Format, state: &State, text: &str) -> Result<ExitCode, Error> {
     let printed = if format.json { output::print_json(state) } else { output::print(text) };
     Ok(printed?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_that_is_too_long_is_refused_before_a_manager_is_asked() {
+        assert_eq!(pause_length("7days"), Ok(Duration::from_secs(7 * 86_400)));
+        for text in ["8d", "999ms", "0s"] {
+            assert_eq!(pause_length(text), Err("a pause lasts 1s to 7days".to_owned()), "{text}");
+        }
+    }
 }

@@ -17,7 +17,7 @@ struct Done<'a> {
 
 pub(super) async fn run(asking: Asking) -> Result<ExitCode, Error> {
     let request = StepDownRequest { asked_by: asked_by(), reason: asking.reason };
-    let answer = asking.managers.ask(async |channel| manager::admin(channel).step_down(request.clone()).await).await?;
+    let answer = asking.managers.change(async |channel| manager::admin(channel).step_down(request.clone()).await).await?;
     let printed = if asking.format.json {
         output::print_json(&Done { stepping_down: &answer.leader })
     } else {

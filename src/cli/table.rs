@@ -23,7 +23,7 @@ pub(super) struct Arguments {
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Table {
     cluster_id: String,
-    term: u64,
+    pub(super) term: u64,
     revision: u64,
     number_of_shards: u32,
     pub(super) shards: Vec<Shard>,

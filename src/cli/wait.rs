@@ -26,6 +26,19 @@ pub(super) struct WaitArguments {
     pub(super) timeout: Duration,
 }
 
+impl WaitArguments {
+    /// The answer to a change that is waited for. Where there is none but the change may take effect, it is waited for all the same.
+    pub(super) fn acknowledged<T>(self, answer: Result<T, manager::Error>) -> Result<Option<T>, manager::Error> {
+        match answer {
+            Err(error @ manager::Error::Unsettled { .. }) => {
+                output::say(&format!("still waiting: {error}"));
+                Ok(None)
+            }
+            answer => answer.map(Some),
+        }
+    }
+}
+
 /// What a look shows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen<T> {
@@ -93,10 +106,10 @@ impl Waiting<'_> {
             } else if Instant::now() >= ask_why_at {
                 // Where it does not answer just now, the next look says so.
                 if let Ok(notes) = self.notes().await
-                    && notes != noted
+                    && without_numbers(&notes) != noted
                 {
                     notes.iter().for_each(|note| output::say(&format!("the manager says: {note}")));
-                    noted = notes;
+                    noted = without_numbers(&notes);
                 }
                 ask_why_at = Instant::now() + SILENCE;
             }
@@ -107,6 +120,11 @@ impl Waiting<'_> {
     /// Why the manager does not do more.
     async fn notes(&self) -> Result<Vec<String>, manager::Error> {
         let question = async |channel| manager::admin(channel).get_status(GetStatusRequest {}).await;
-        Ok(self.managers.ask(question).await?.notes)
+        Ok(self.managers.once().ask(question).await?.notes)
     }
+}
+
+/// Notes as they are whatever the time: how long something lasts still is no news.
+fn without_numbers(notes: &[String]) -> Vec<String> {
+    notes.iter().map(|note| note.replace(|c: char| c.is_ascii_digit() || c == '.', "")).collect()
 }

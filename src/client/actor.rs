@@ -354,7 +354,7 @@ impl<H: ShardHost> Actor<H> {
         };
         self.found(now);
         self.held_at_stop = self.ledger.held().len(); // If it was leaving, this is its end.
-        tracing::warn!(executor = %self.id, incarnation = %attempt.incarnation, ?verdict, message = status.message(), "refused; every shard is stopped");
+        tracing::warn!(executor = %self.id, incarnation = %attempt.incarnation, ?verdict, message = status.message(), "refused; it stops every shard");
         self.ledger.refused(now, attempt, verdict, Incarnation::draw());
         self.pace.reset(now);
         if verdict == Verdict::Superseded {
@@ -363,14 +363,14 @@ impl<H: ShardHost> Actor<H> {
         Ok(())
     }
 
-    /// An operator removed this executor. It holds nothing any more, and asks again in no hurry: one day it may be admitted.
+    /// An operator removed this executor. It stops what it holds, and asks again in no hurry: one day it may be admitted.
     fn removed(&mut self, now: BootInstant, attempt: &Attempt, message: &str) {
         self.found(now);
         self.held_at_stop = self.ledger.held().len(); // If it was leaving, this is its end.
         if self.lookout.removed(now) {
             tracing::warn!(
                 executor = %self.id, message,
-                "removed: every shard is stopped; it goes on asking whether it may register, and says so once a minute"
+                "removed: it stops every shard, and goes on asking whether it may register, and says so once a minute"
             );
         }
         self.ledger.refused(now, attempt, Verdict::Removed, Incarnation::draw());

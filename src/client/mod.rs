@@ -17,6 +17,9 @@ pub use table::{Owner, Route, Table};
 
 pub use crate::types::MAX_WEIGHT;
 
+#[cfg(feature = "server")]
+pub(crate) use call::may_have_arrived;
+
 mod actor;
 #[doc(hidden)]
 pub mod cache;

@@ -114,16 +114,21 @@ impl Key {
         format!("{VARIABLE_PREFIX}{}", self.name.to_uppercase().replace('.', "__"))
     }
 
-    /// The known key that `name` most probably means: by spelling, and by its last part alone, for a key in the wrong section.
-    pub fn nearest(name: &str) -> &'static Key {
+    /// The known key that `name` most probably means: by spelling, and by its last part alone, for a key in the wrong section. `None` where
+    /// it is like none of them.
+    pub fn nearest(name: &str) -> Option<&'static Key> {
         let likeness = |key: &Key| {
             let whole = strsim::normalized_damerau_levenshtein(name, key.name);
             let last = strsim::normalized_damerau_levenshtein(last_part(name), last_part(key.name));
             whole.max(0.9 * last)
         };
-        KEYS.iter().fold(&KEYS[0], |best, key| if likeness(key) > likeness(best) { key } else { best })
+        let nearest = KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+        (likeness(nearest) >= LEAST_LIKENESS).then_some(nearest)
     }
 }
+
+/// Of a key that somebody may have meant; 1 is the same.
+const LEAST_LIKENESS: f64 = 0.5;
 
 /// The key that an environment variable seems to mean though it does not begin with [`VARIABLE_PREFIX`]: underscores and case do
 /// not count, and one letter may be wrong. What Kubernetes sets for a service named shard-manager is not that close to any.

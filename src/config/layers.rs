@@ -162,7 +162,7 @@ fn read_file(sources: &Sources, problems: &mut Vec<Problem>) -> Layer {
     let mut unknown = Vec::new();
     unknown_keys("", &layer.values, &mut unknown);
     problems.extend(unknown.into_iter().map(|key| {
-        let nearest = Key::nearest(&key).name.to_owned();
+        let nearest = Key::nearest(&key).map(|key| key.name.to_owned());
         unknown_key(&key, Origin::File(path.clone()), nearest)
     }));
     layer
@@ -175,7 +175,7 @@ fn read_environment(sources: &Sources, problems: &mut Vec<Problem>) -> Layer {
         match KEYS.iter().find(|key| key.variable() == *variable) {
             Some(key) => layer.put(key, value),
             None => {
-                let nearest = Key::nearest(&path.to_lowercase().replace("__", ".")).variable();
+                let nearest = Key::nearest(&path.to_lowercase().replace("__", ".")).map(Key::variable);
                 problems.push(unknown_key(path, Origin::Environment(variable.clone()), nearest));
             }
         }
@@ -192,13 +192,15 @@ fn read_sets(sources: &Sources, problems: &mut Vec<Problem>) -> Layer {
         };
         match Key::find(name.trim()) {
             Some(key) => layer.put(key, value.trim()),
-            None => problems.push(unknown_key(name.trim(), Origin::Set, Key::nearest(name.trim()).name.to_owned())),
+            None => {
+                problems.push(unknown_key(name.trim(), Origin::Set, Key::nearest(name.trim()).map(|key| key.name.to_owned())))
+            }
         }
     }
     layer
 }
 
-fn unknown_key(key: &str, origin: Origin, nearest: String) -> Problem {
+fn unknown_key(key: &str, origin: Origin, nearest: Option<String>) -> Problem {
     if key.trim().is_empty() {
         return Problem::EmptyKey { origin };
     }

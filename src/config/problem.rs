@@ -45,14 +45,14 @@ pub enum Problem {
         argument: String,
     },
     /// A key that does not exist.
-    #[error("unknown key {key} in {origin}; the nearest known one is {nearest}")]
+    #[error("unknown key {key} in {origin}{}", suggestion(nearest.as_deref()))]
     UnknownKey {
         /// As it was written.
         key: String,
         /// Where.
         origin: Origin,
-        /// In the same notation.
-        nearest: String,
+        /// In the same notation; `None` where it is like none.
+        nearest: Option<String>,
     },
     /// No key at all, as in `--set =3`.
     #[error("the key in {origin} is empty: it takes the name of a section and of a key, such as grpc.listen")]
@@ -78,6 +78,13 @@ pub enum Problem {
     /// A fault of ours: the defaults do not load.
     #[error("the configuration cannot be put together: {0}")]
     Internal(String),
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(nearest) => format!("; the nearest known one is {nearest}"),
+        None => "; `shard-manager config show` lists those that are known".to_owned(),
+    }
 }
 
 /// A rule that does not hold.

@@ -66,7 +66,11 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
         checks.relation(
             &["executors.settle_time", "executors.lease_ttl"],
             settle < lease,
-            format!("executors.settle_time = {} is refused: below executors.lease_ttl = {}", text(settle), text(lease)),
+            format!(
+                "executors.settle_time = {} is refused: it must be below executors.lease_ttl = {}",
+                text(settle),
+                text(lease)
+            ),
         );
     }
     let calm = executors.calm_time;

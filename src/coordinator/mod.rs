@@ -89,9 +89,12 @@ pub enum Failure {
     /// The engine refused it.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// This process stops leading: nothing new is taken in. What was asked before may still become durable.
+    /// This process stops leading: nothing new is taken in, and this was not.
     #[error("this manager is stopping")]
     Stopping,
+    /// This process stopped leading before there was an answer. What was asked may still become durable.
+    #[error("this manager stopped before it could answer; a change may still take effect")]
+    Cut,
     /// There is no answer yet. What was asked goes on, and may still become durable.
     #[error(
         "no answer after {0:?}: this manager is overloaded, or its store is slow; what was asked goes on, and a change may still take effect"
@@ -147,7 +150,7 @@ impl Handle {
         let asked = async {
             self.calls.send((call, reply)).await.map_err(|_| Failure::Stopping)?;
             // The coordinator drops the other end only when it ends.
-            answer.await.map_err(|_| Failure::Stopping)?.map_err(Failure::Refused)
+            answer.await.map_err(|_| Failure::Cut)?.map_err(Failure::Refused)
         };
         tokio::time::timeout(self.patience, asked).await.unwrap_or(Err(Failure::TooSlow(self.patience)))
     }

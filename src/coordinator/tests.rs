@@ -227,5 +227,5 @@ async fn a_fenced_commit_ends_the_coordinator_and_nobody_hears_ok() {
     answer.send(Err(store::Error::LeadershipLost)).unwrap();
     let ended = timeout(SOON, &mut leader.task).await.expect("it ends").unwrap();
     assert!(matches!(ended, Err(Error::LeadershipLost)));
-    assert_eq!(call.await.unwrap(), Err(Failure::Stopping));
+    assert_eq!(call.await.unwrap(), Err(Failure::Cut), "it was taken in");
 }

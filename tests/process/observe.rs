@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use shard_manager::rpc::RegisterRequest;
+use shard_manager::rpc::shard_manager_admin_client::ShardManagerAdminClient;
+use shard_manager::rpc::{ChangeExecutorRequest, RegisterRequest};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use tonic::codegen::tokio_stream;
@@ -138,4 +139,29 @@ async fn a_watched_manager_stops() {
     let request =
         RegisterRequest { executor_id: "x".to_owned(), incarnation: 1, endpoint: "h:1".to_owned(), ..RegisterRequest::default() };
     assert!(cluster.manager.client().register(request).await.is_err());
+}
+
+/// Whoever asks for a change may be gone before the store has taken it. It is made all the same, so who asked must stand in the log by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_caller_goes_away_is_logged_with_who_asked_and_why() {
+    let mut cluster = Cluster::start(&[]).await;
+    let a = cluster.executor("a").await;
+    cluster.at_rest(&["a"]).await;
+    let mut stranger = SqliteConnectOptions::new().filename(cluster.store.path()).connect().await.unwrap();
+    sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut stranger).await.unwrap();
+    let mut admin = ShardManagerAdminClient::connect(format!("http://{}", cluster.manager.grpc)).await.unwrap();
+    let (executor_id, asked_by, reason) = ("a".to_owned(), "me@host".to_owned(), "noisy neighbour".to_owned());
+    let asking =
+        tokio::spawn(
+            async move { admin.cordon_executor(ChangeExecutorRequest { executor_id, asked_by, reason }).await.map(|_| ()) },
+        );
+    let line = poll_until("it is logged", PATIENCE, async || {
+        let log = cluster.manager.child.printed();
+        log.into_iter().find(|line| line.contains("an operator asks for a change"))
+    })
+    .await;
+    asking.abort();
+    assert!(line.contains("noisy neighbour") && line.contains("me@host") && line.contains("Cordon"), "{line}");
+    sqlx::raw_sql("ROLLBACK").execute(&mut stranger).await.unwrap();
+    drop(a);
 }

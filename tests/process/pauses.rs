@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use shard_manager::rpc::PauseRebalancingRequest;
+use shard_manager::rpc::shard_manager_admin_client::ShardManagerAdminClient;
+
 use crate::harness::{Cluster, PATIENCE, Place, Replicas, on_every_store, poll_until, run, stays};
 
 on_every_store!(the_leader_of_a_pause_is_killed);
@@ -57,8 +60,7 @@ async fn a_pause_is_over() {
     assert_eq!(cluster.manager.json(&["rebalance", "status"]).await["paused"], false);
     assert_eq!(cluster.manager.metric("shard_manager_rebalancing_paused").await, 0.0);
     let printed = cluster.manager.child.printed();
-    for said in
-        ["an operator asked to pause rebalancing", "rebalancing is paused until", "rebalancing goes on: its pause is over"]
+    for said in ["an operator asks to pause rebalancing", "rebalancing is paused until", "rebalancing goes on: its pause is over"]
     {
         assert!(printed.iter().any(|line| line.contains(said)), "{said}");
     }
@@ -90,11 +92,16 @@ async fn executors_go_during_a_pause() {
 async fn a_pause_has_no_sensible_length() {
     let cluster = Cluster::start(&[]).await;
     let address = cluster.manager.grpc.to_string();
-    for (length, value) in [("999ms", "999 ms"), ("8days", "691200000 ms")] {
+    let mut admin = ShardManagerAdminClient::connect(format!("http://{address}")).await.unwrap();
+    for (length, length_ms) in [("999ms", 999), ("8days", 691_200_000)] {
         let output = run(&["rebalance", "pause", "--for", length, "--manager", &address]).await;
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(value) && said.contains("1 s to 7 days"), "{said}");
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(&format!("'{length}'")) && said.contains("a pause lasts 1s to 7days"), "{said}");
+        // Who does not use the command is refused by the manager.
+        let request = PauseRebalancingRequest { length_ms, ..PauseRebalancingRequest::default() };
+        let said = admin.pause_rebalancing(request).await.unwrap_err().message().to_owned();
+        assert!(said.contains(&format!("{length_ms} ms")) && said.contains("1 s to 7 days"), "{said}");
     }
     assert_eq!(cluster.manager.json(&["rebalance", "resume"]).await["paused"], false, "there was none");
 }

@@ -37,9 +37,13 @@ async fn an_executor_is_removed_and_admitted_again() {
     assert!(x.holds().is_empty());
     assert_eq!(cluster.state_of("x").await.as_deref(), Some("removed"));
     let log = cluster.manager.child.printed().join("\n");
-    let asked = log.lines().find(|line| line.contains("an operator removes an executor")).unwrap_or_else(|| panic!("{log}"));
-    assert!(asked.contains("old machine") && asked.contains("asked_by") && asked.contains("in force"), "{asked}");
+    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{log}"));
+    let asked = line("an operator removes an executor");
+    assert!(asked.contains("old machine") && asked.contains("asked_by"), "{asked}");
+    let came = line("a removal that an operator asked for");
+    assert!(came.contains("in force") && came.contains("asked_by"), "{came}");
     cluster.at_rest(&["a", "b"]).await;
+    assert_eq!(cluster.manager.json(&["status"]).await["executors"], 2, "who is removed is no executor any more");
 
     for verb in ["uncordon", "cordon", "drain"] {
         refused(&cluster, &[verb, "x"], "executor x was removed: `shard-manager admit x` takes that back (NOT_NOW)").await;
@@ -49,7 +53,7 @@ async fn an_executor_is_removed_and_admitted_again() {
     let other = cluster.executor("x").await;
     poll_until("both hear that they are removed", PATIENCE, async || {
         let heard = |executor: &crate::harness::Executor| {
-            executor.child.printed().iter().any(|line| line.contains("removed: every shard is stopped"))
+            executor.child.printed().iter().any(|line| line.contains("removed: it stops every shard"))
         };
         (heard(&x) && heard(&other)).then_some(())
     })
@@ -66,6 +70,24 @@ async fn an_executor_is_removed_and_admitted_again() {
     cluster.at_rest(&["a", "b", "x"]).await;
     drop((a, b, x));
     cluster.check_gaps(Duration::from_secs(2));
+}
+
+/// Whoever waits for a removal hears that it was taken back, and not that it is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removal_is_waited_for_and_taken_back() {
+    let mut cluster = Cluster::start(&[]).await;
+    let x = cluster.executor("x").await;
+    cluster.at_rest(&["x"]).await;
+    let waits = ask(&cluster, &["remove", "x", "--wait", "--timeout", "30s"]);
+    let takes_back = async {
+        cluster.state_is("x", "removing").await;
+        done(&cluster, &["admit", "x"]).await;
+    };
+    let (output, ()) = tokio::join!(waits, takes_back);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.ends_with("error: executor x was not removed: the removal is not in force any more, it is active\n"), "{said}");
+    drop(x);
 }
 
 /// Nobody can take the shards: they stay served, and whoever waits hears why. The removal goes on once somebody comes.
@@ -110,12 +132,12 @@ async fn a_dead_executor_is_removed_long_before_its_lease_ends() {
     let log = cluster.manager.child.printed().join("\n");
     let said = log.lines().find(|line| line.contains("its shards are free at once")).unwrap_or_else(|| panic!("{log}"));
     assert!(said.contains("WARN") && said.contains('x'), "{said}");
-    let asked = log.lines().rfind(|line| line.contains("an operator said that an executor's process is gone"));
+    let asked = log.lines().rfind(|line| line.contains("an operator says that an executor's process is gone"));
     let asked = asked.unwrap_or_else(|| panic!("{log}"));
-    assert!(asked.contains("WARN") && asked.contains("it burnt") && asked.contains("in force"), "{asked}");
+    assert!(asked.contains("WARN") && asked.contains("it burnt"), "{asked}");
 
     let x = cluster.executor("x").await;
-    poll_until("it hears that it is removed", PATIENCE, async || x.child.said("removed: every shard is")).await;
+    poll_until("it hears that it is removed", PATIENCE, async || x.child.said("removed: it stops every shard")).await;
     assert!(x.holds().is_empty());
     done(&cluster, &["admit", "x"]).await;
     cluster.at_rest(&["a", "x"]).await;

@@ -332,6 +332,15 @@ async fn a_database_with_two_names_is_refused_under_both() {
     file.database().await;
 }
 
+/// It has as many names as it has directories within, which is no reason to speak of links.
+#[tokio::test]
+async fn a_directory_in_place_of_the_database_is_called_one() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("within")).unwrap();
+    let text = in_full(&refused(directory.path()).await);
+    assert!(text.contains("it is no file, but a directory or a device") && !text.contains("links"), "{text}");
+}
+
 #[tokio::test]
 async fn the_schema_of_a_newer_version_is_refused() {
     let (file, store, ..) = filled(REQUEST_TIMEOUT).await;

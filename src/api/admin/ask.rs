@@ -68,7 +68,7 @@ fn what_if(request: &rpc::PlanChangeRequest) -> Result<WhatIf, Invalid> {
 
 impl From<Forecast> for rpc::PlanChangeResponse {
     fn from(forecast: Forecast) -> Self {
-        let Forecast { version, executors, moves, kinds, notes } = forecast;
+        let Forecast { version, executors, moves, kinds, unplaced, notes } = forecast;
         rpc::PlanChangeResponse {
             version: Some(version.into()),
             executors: executors.into_iter().map(rpc::PlannedExecutor::from).collect(),
@@ -79,6 +79,7 @@ impl From<Forecast> for rpc::PlanChangeResponse {
             placed: kinds.placed,
             evacuated: kinds.evacuated,
             balance: kinds.balance,
+            unplaced,
         }
     }
 }

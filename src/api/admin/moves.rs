@@ -4,7 +4,7 @@ use tonic::{Request, Status};
 use tracing::info;
 
 use super::{asker, outcome, peer};
-use crate::api::{Invalid, Leading, cut, invalid, status};
+use crate::api::{Invalid, Leading, cut, invalid, named_executor, status};
 use crate::assignment::command::Answer;
 use crate::assignment::event::Demand;
 use crate::coordinator::Call;
@@ -17,21 +17,17 @@ const NAMED: usize = 16;
 pub async fn move_shards(leading: &Leading, request: Request<rpc::MoveShardsRequest>) -> Result<rpc::MoveShardsResponse, Status> {
     let peer = peer(&request);
     let rpc::MoveShardsRequest { shards, to_executor_id, asked_by, reason } = request.into_inner();
-    let to = to_executor_id.parse().map_err(|error| invalid("to_executor_id", error))?;
+    let (to, count, asked_by) = (cut(&to_executor_id), shards.len(), asker(&asked_by));
+    info!(to, count, shards = named(&shards), asked_by, reason = cut(&reason), peer, "an operator moves shards");
+    let answer = make(leading, shards, &to_executor_id).await;
+    info!(to, count, asked_by, outcome = outcome(&answer), "a move that an operator asked for");
+    answer
+}
+
+async fn make(leading: &Leading, shards: Vec<u32>, to: &str) -> Result<rpc::MoveShardsResponse, Status> {
+    let to = named_executor("to_executor_id", to)?;
     let shards = ascending(shards, leading.number_of_shards)?;
-    let (count, named) = (shards.len(), named(&shards));
-    let answer = leading.handle.call(Call::Demand(Demand::Move { shards, to })).await;
-    info!(
-        to = cut(&to_executor_id),
-        count,
-        shards = named,
-        asked_by = asker(&asked_by),
-        reason = cut(&reason),
-        peer,
-        outcome = outcome(&answer),
-        "an operator moves shards"
-    );
-    match answer? {
+    match leading.handle.call(Call::Demand(Demand::Move { shards, to })).await? {
         Answer::Moving(version, moving) => Ok(rpc::MoveShardsResponse { version: Some(version.into()), moving }),
         _ => Err(status::unexpected()),
     }
@@ -52,7 +48,7 @@ fn ascending(mut shards: Vec<u32>, number_of_shards: u32) -> Result<Vec<ShardId>
     Ok(shards.into_iter().map(ShardId).collect())
 }
 
-fn named(shards: &[ShardId]) -> String {
+fn named(shards: &[u32]) -> String {
     let few: Vec<String> = shards.iter().take(NAMED).map(ToString::to_string).collect();
     format!("{}{}", few.join(", "), if shards.len() > NAMED { ", ..." } else { "" })
 }

@@ -19,13 +19,15 @@ pub async fn pause(
     let peer = peer(&request);
     let rpc::PauseRebalancingRequest { length_ms, asked_by: by, reason } = request.into_inner();
     let (by, reason) = (asker(&by), cut(&reason));
-    let asked = "an operator asked to pause rebalancing";
-    let length =
-        length(length_ms).inspect_err(|refused| info!(length_ms, asked_by = by, reason, peer, outcome = %refused, "{asked}"))?;
-    let demand = Demand::Pause { length, by: by.clone(), reason: reason.clone() };
-    let answer = leading.handle.call(Call::Demand(demand)).await;
-    info!(?length, asked_by = by, reason, peer, outcome = outcome(&answer), "{asked}");
-    match answer? {
+    info!(length_ms, asked_by = by, reason, peer, "an operator asks to pause rebalancing");
+    let answer = make(leading, length_ms, by.clone(), reason).await;
+    info!(length_ms, asked_by = by, outcome = outcome(&answer), "a pause of rebalancing that an operator asked for");
+    answer
+}
+
+async fn make(leading: &Leading, length_ms: u64, by: String, reason: String) -> Result<rpc::PauseRebalancingResponse, Status> {
+    let demand = Demand::Pause { length: length(length_ms)?, by, reason };
+    match leading.handle.call(Call::Demand(demand)).await? {
         Answer::Paused(version, until_ms) => Ok(rpc::PauseRebalancingResponse { version: Some(version.into()), until_ms }),
         _ => Err(status::unexpected()),
     }
@@ -37,13 +39,15 @@ pub async fn resume(
 ) -> Result<rpc::ResumeRebalancingResponse, Status> {
     let peer = peer(&request);
     let rpc::ResumeRebalancingRequest { asked_by: by, reason } = request.into_inner();
-    let answer = leading.handle.call(Call::Demand(Demand::Resume)).await;
     let (by, reason) = (asker(&by), cut(&reason));
-    info!(asked_by = by, reason, peer, outcome = outcome(&answer), "an operator asked to resume rebalancing");
-    match answer? {
-        Answer::Current(version) => Ok(rpc::ResumeRebalancingResponse { version: Some(version.into()) }),
-        _ => Err(status::unexpected()),
-    }
+    info!(asked_by = by, reason, peer, "an operator asks to resume rebalancing");
+    let answer = match leading.handle.call(Call::Demand(Demand::Resume)).await {
+        Ok(Answer::Current(version)) => Ok(rpc::ResumeRebalancingResponse { version: Some(version.into()) }),
+        Ok(_) => Err(status::unexpected()),
+        Err(failure) => Err(failure.into()),
+    };
+    info!(asked_by = by, outcome = outcome(&answer), "an end of a pause that an operator asked for");
+    answer
 }
 
 fn length(milliseconds: u64) -> Result<Duration, Invalid> {

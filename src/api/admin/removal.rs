@@ -7,8 +7,9 @@ use super::{asker, outcome, peer};
 use crate::api::{Leading, cut, executor_id, status};
 use crate::assignment::command::Answer;
 use crate::assignment::event::Demand;
-use crate::coordinator::{Call, Failure};
+use crate::coordinator::Call;
 use crate::rpc;
+use crate::types::ExecutorId;
 
 pub async fn remove(
     leading: &Leading,
@@ -16,16 +17,16 @@ pub async fn remove(
 ) -> Result<rpc::ChangeExecutorResponse, Status> {
     let peer = peer(&request);
     let rpc::RemoveExecutorRequest { executor_id: id, dead, asked_by, reason } = request.into_inner();
-    let id = executor_id(&id)?;
-    let answer = leading.handle.call(Call::Demand(Demand::Remove { id: id.clone(), dead })).await;
-    let (asked_by, reason, outcome) = (asker(&asked_by), cut(&reason), outcome(&answer));
+    let (executor, asked_by, reason) = (cut(&id), asker(&asked_by), cut(&reason));
     if dead {
         // Somebody's word stands for a proof (P3).
-        warn!(executor = %id, asked_by, reason, peer, outcome, "an operator said that an executor's process is gone, and removes it");
+        warn!(executor, asked_by, reason, peer, "an operator says that an executor's process is gone, and removes it");
     } else {
-        info!(executor = %id, asked_by, reason, peer, outcome, "an operator removes an executor");
+        info!(executor, asked_by, reason, peer, "an operator removes an executor");
     }
-    current(answer)
+    let answer = make(leading, &id, |id| Demand::Remove { id, dead }).await;
+    info!(executor, dead, asked_by, outcome = outcome(&answer), "a removal that an operator asked for");
+    answer
 }
 
 pub async fn admit(
@@ -34,15 +35,19 @@ pub async fn admit(
 ) -> Result<rpc::ChangeExecutorResponse, Status> {
     let peer = peer(&request);
     let rpc::ChangeExecutorRequest { executor_id: id, asked_by, reason } = request.into_inner();
-    let id = executor_id(&id)?;
-    let answer = leading.handle.call(Call::Demand(Demand::Admit(id.clone()))).await;
-    let (asked_by, reason, outcome) = (asker(&asked_by), cut(&reason), outcome(&answer));
-    info!(executor = %id, asked_by, reason, peer, outcome, "an operator takes a removal back");
-    current(answer)
+    let (executor, asked_by, reason) = (cut(&id), asker(&asked_by), cut(&reason));
+    info!(executor, asked_by, reason, peer, "an operator takes a removal back");
+    let answer = make(leading, &id, Demand::Admit).await;
+    info!(executor, asked_by, outcome = outcome(&answer), "an end of a removal that an operator asked for");
+    answer
 }
 
-fn current(answer: Result<Answer, Failure>) -> Result<rpc::ChangeExecutorResponse, Status> {
-    match answer? {
+async fn make(
+    leading: &Leading,
+    id: &str,
+    demand: impl FnOnce(ExecutorId) -> Demand,
+) -> Result<rpc::ChangeExecutorResponse, Status> {
+    match leading.handle.call(Call::Demand(demand(executor_id(id)?))).await? {
         Answer::Current(version) => Ok(rpc::ChangeExecutorResponse { version: Some(version.into()) }),
         _ => Err(status::unexpected()),
     }

@@ -14,6 +14,8 @@ pub struct Forecast {
     pub moves: Vec<ForecastMove>,
     /// How many of the moves are of each kind.
     pub kinds: Kinds,
+    /// How many shards nobody would own.
+    pub unplaced: u32,
     /// Why not more would be done: a line each.
     pub notes: Vec<String>,
 }

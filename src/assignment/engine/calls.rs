@@ -81,16 +81,17 @@ impl Engine {
     }
 
     /// Asks back from an executor what it does not hold; see [`Engine::is_in_doubt`].
-    fn draft_doubt(&mut self, now: BootInstant, draft: &mut Draft, renewal: &Renewal) {
+    fn draft_doubt(&mut self, now: BootInstant, draft: &mut Draft, renewal: &Renewal, commands: &mut Vec<Command>) {
         if self.proves_a_restore(renewal.mark) {
             self.restored = true;
             let held_back = self.hold_grants(now);
             let (shown, loaded) = (renewal.mark, self.loaded);
-            draft.outbox.notices.push(Notice::StoreRestored { shown, loaded, held_back });
+            // Known from here on, whatever becomes of the draft.
+            commands.push(Command::Notice(Notice::StoreRestored { shown, loaded, held_back }));
         }
         for shard in self.in_doubt(renewal) {
             let held = matches!(draft.next().shard(shard).state, ShardState::Held(_));
-            if held && !draft.release_shard(shard, Cause::LeaderChange) {
+            if held && !draft.release_shard(shard, Cause::Restored) {
                 return;
             }
         }
@@ -224,7 +225,9 @@ impl Engine {
     pub(super) fn draft_calls(&mut self, now: BootInstant, draft: &mut Draft, commands: &mut Vec<Command>) {
         while let Some(waiting) = self.queue.pop_front() {
             let (request, drafted) = match &waiting {
-                Waiting::Register(request, registration) => (*request, self.draft_registration(now, draft, registration)),
+                Waiting::Register(request, registration) => {
+                    (*request, self.draft_registration(now, draft, registration, commands))
+                }
                 Waiting::Deregister(request, departure) => (*request, self.draft_departure(draft, departure)),
                 Waiting::Wish(request, id, wish) => (*request, draft_wish(draft, id, *wish)),
                 Waiting::Demand(request, demand) => (*request, self.draft_demand(now, draft, *request, demand)),
@@ -232,7 +235,7 @@ impl Engine {
                 Waiting::Renew(request, renewal) => {
                     // Plausible, or it would not wait.
                     let _ = self.draft_higher_term(draft, renewal.mark, MAX_SHOWN);
-                    self.draft_doubt(now, draft, renewal);
+                    self.draft_doubt(now, draft, renewal, commands);
                     draft.outbox.renewals.push((*request, renewal.clone()));
                     continue;
                 }
@@ -263,7 +266,13 @@ impl Engine {
     }
 
     /// **L13, incarnations.** The newer one wins.
-    fn draft_registration(&mut self, now: BootInstant, draft: &mut Draft, registration: &Registration) -> Drafted {
+    fn draft_registration(
+        &mut self,
+        now: BootInstant,
+        draft: &mut Draft,
+        registration: &Registration,
+        commands: &mut Vec<Command>,
+    ) -> Drafted {
         let Registration { id, incarnation, endpoint, weight, before } = registration;
         if let Some((cluster_id, mark)) = before
             && *cluster_id == self.state.meta.cluster_id
@@ -337,7 +346,7 @@ impl Engine {
                 // Plausible: looked at above.
                 let _ = self.draft_higher_term(draft, *mark, MAX_SHOWN);
             }
-            Some((cluster_id, _)) => self.take_in_foreigner(now, draft, id, *cluster_id),
+            Some((cluster_id, _)) => self.take_in_foreigner(now, id, *cluster_id, commands),
             None => {}
         }
         Drafted::Due(Due::Lease(slot))
@@ -345,10 +354,11 @@ impl Engine {
 
     /// **L12, foreign cluster.** Executors may still hold shards under the leases of the cluster that was here before. It gives none any
     /// more, since this one answers in its place: so it holds grants back once, and not as often as somebody comes from it.
-    fn take_in_foreigner(&mut self, now: BootInstant, draft: &mut Draft, id: &ExecutorId, cluster_id: ClusterId) {
+    fn take_in_foreigner(&mut self, now: BootInstant, id: &ExecutorId, cluster_id: ClusterId, commands: &mut Vec<Command>) {
         if self.foreign.len() < MOST_FOREIGN && self.foreign.insert(cluster_id) {
             let held_back = self.hold_grants(now);
-            draft.outbox.notices.push(Notice::ForeignCluster { id: id.clone(), cluster_id, held_back });
+            // Known from here on, whatever becomes of the draft.
+            commands.push(Command::Notice(Notice::ForeignCluster { id: id.clone(), cluster_id, held_back }));
         }
     }
 
@@ -406,7 +416,7 @@ impl Engine {
             if !draft.set_shard(shard, next) {
                 break;
             }
-            draft.outbox.causes.entry(shard).or_insert(Cause::LeaderChange);
+            draft.outbox.causes.entry(shard).or_insert(Cause::Restored);
             raised.shards += 1;
             if epoch > raised.highest {
                 (raised.highest, raised.above) = (epoch, record.epoch);

@@ -8,6 +8,8 @@ use crate::assignment::record::{End, ExecutorRecord, ShardRecord};
 use crate::assignment::state::{EXECUTORS_PER_PAGE, SHARDS_PER_PAGE, State};
 use crate::types::{ExecutorId, Incarnation, ShardId, Slot};
 
+use super::notes::Notes;
+
 /// See the module. A store takes only so many pages in one commit: a change that does not fit is refused here and comes with the next
 /// commit, since everything that is still to be done is found again by looking at the state. Each commit is consistent by itself.
 pub struct Draft<'a> {
@@ -37,6 +39,8 @@ pub struct Outbox {
     pub moved: BTreeMap<Cause, u32>,
     /// Incarnations that joined.
     pub joined: BTreeSet<Slot>,
+    /// For people.
+    pub notes: Notes,
 }
 
 /// The answer to a call, to be made from the state that it is true of.

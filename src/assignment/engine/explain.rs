@@ -23,7 +23,7 @@ impl Engine {
             ShardState::Releasing(slot) => self.releasing_waits_for(now, shard, record, slot),
         };
         if !waits_for.is_empty() {
-            let store = self.failing_since.map(|since| sentences::store_takes_nothing(now.since(since)));
+            let store = self.store_note(now);
             let belief = (!self.believes(now)).then(|| sentences::NOT_SURE_TO_LEAD.to_owned());
             waits_for.splice(0..0, store.into_iter().chain(belief));
         }

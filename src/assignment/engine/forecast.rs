@@ -63,7 +63,8 @@ impl Engine {
 
         let mut notes: Vec<String> = note.into_iter().chain(report.reasons.iter().map(ToString::to_string)).collect();
         notes.extend(self.why_not_now(now, kinds));
-        Ok(Forecast { version: self.version(), executors: prospects.list, moves, kinds, notes })
+        let unplaced = report.unplaced;
+        Ok(Forecast { version: self.version(), executors: prospects.list, moves, kinds, unplaced, notes })
     }
 
     /// The state in force with other members.
@@ -108,7 +109,8 @@ impl Engine {
 
     /// Why such a plan would not be followed at this moment.
     fn why_not_now(&self, now: BootInstant, kinds: Kinds) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = self.store_note(now).into_iter().collect();
+        notes.extend((!self.believes(now)).then(|| sentences::NOT_SURE_TO_LEAD.to_owned()));
         notes.extend(self.held_until.filter(|until| *until > now).map(|until| self.nothing_is_granted(until.since(now))));
         if let Some(until) = self.settle_until.filter(|until| *until > now) {
             notes.push(sentences::joins_are_gathered(until.since(now)));

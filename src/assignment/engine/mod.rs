@@ -15,6 +15,7 @@
 //! | `forecast` | what would move, if |
 //! | `explain` | how a shard is, and why; the words stand in `sentences` |
 //! | `history` | what happened to each shard last |
+//! | `notes` | why not more is done, worded when somebody asks |
 //! | `turn` | what a turn drafts: ends of leases, freed shards, releases, grants |
 //! | `settle` | what follows from a commit, and from a leader's first one |
 //! | `contact` | what is known of one incarnation |
@@ -31,6 +32,7 @@ mod draft;
 mod explain;
 mod forecast;
 mod history;
+mod notes;
 mod pause;
 mod questions;
 mod sentences;
@@ -55,6 +57,7 @@ use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revis
 use contact::Contact;
 use draft::Outbox;
 use history::History;
+use notes::Notes;
 use unserved::Unserved;
 use wall::Wall;
 
@@ -130,7 +133,7 @@ pub struct Engine {
     alarm: BootInstant,
     /// Something changed that the next turn has to look at.
     attention: bool,
-    notes: Vec<String>,
+    notes: Notes,
 }
 
 /// How far a leadership has come.
@@ -274,7 +277,7 @@ impl Engine {
             due: now,
             alarm: now,
             attention: true,
-            notes: Vec::new(),
+            notes: Notes::default(),
         }
     }
 
@@ -456,12 +459,7 @@ impl Engine {
         });
         let mut executors: Vec<ExecutorOverview> = executors.collect();
         executors.sort_by(|a, b| (&a.id, a.slot).cmp(&(&b.id, b.slot)));
-        let failing = self.failing_since.map(|since| {
-            let (time, waiting) = (now.since(since), self.queue.len());
-            format!("the store has taken no commit for {time:.1?}: nothing changes until it does, and {waiting} calls wait")
-        });
-        let notes = failing.into_iter().chain(self.pause_note(now)).chain(self.notes.iter().cloned()).collect();
-        Overview { snapshot: self.snapshot(), executors, notes, lease_ttl: self.settings.lease_ttl }
+        Overview { snapshot: self.snapshot(), executors, notes: self.notes(now), lease_ttl: self.settings.lease_ttl }
     }
 
     /// Whether an id changes its incarnation too often to be waited for.

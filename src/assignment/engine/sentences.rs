@@ -93,7 +93,8 @@ pub fn owned_until(previous: Previous, cause: Cause, ago: Duration) -> String {
     let (previous, ago) = (name(previous), seconds(ago));
     let why = match cause {
         Cause::Startup => "it never had an owner",
-        Cause::LeaderChange => "it could not be told whether that one really had it",
+        Cause::LeaderChange => "an earlier leader had told it to stop it",
+        Cause::Restored => "it could not be told whether that one really had it",
         Cause::Crash => "its lease ended",
         Cause::Drain => "it was drained, or it left",
         Cause::Rebalance => "for balance",
@@ -108,16 +109,19 @@ pub fn owned_until(previous: Previous, cause: Cause, ago: Duration) -> String {
 pub fn granted(owner: &ExecutorId, epoch: Epoch, ago: Duration, previous: Previous, cause: Cause) -> String {
     let grant = format!("granted to {owner} at epoch {epoch}, {} ago", seconds(ago));
     let after = match (previous, cause) {
-        (Previous::Nobody, Cause::LeaderChange) => return format!("{grant}; it had no owner when this leader began"),
+        (Previous::Nobody, Cause::LeaderChange | Cause::Restored) => {
+            return format!("{grant}; it had no owner when this leader began");
+        }
         (Previous::Nobody, _) => return format!("{grant}; it never had an owner before"),
-        (Previous::Known(previous), Cause::LeaderChange) if previous == owner => {
+        (Previous::Known(previous), Cause::Restored) if previous == owner => {
             return format!("{grant}, in place of a lower one: an epoch above the recorded one was seen");
         }
         (Previous::Known(previous), Cause::Superseded) if previous == owner => {
             return format!("{grant}, after an earlier process of it");
         }
         (_, Cause::Startup) => "which had not started it",
-        (_, Cause::LeaderChange) => "of which could not be told whether it really had it",
+        (_, Cause::LeaderChange) => "which an earlier leader had told to stop it",
+        (_, Cause::Restored) => "of which could not be told whether it really had it",
         (_, Cause::Crash) => "whose lease ended",
         (_, Cause::Drain) => "which was drained or left",
         (_, Cause::Rebalance) => "for balance",
@@ -144,7 +148,8 @@ pub fn asked_back(owner: &ExecutorId, cause: Cause) -> String {
         Cause::NotAdmitted => "it had not started it in time",
         Cause::Superseded => "a newer process took its place",
         Cause::Operator => "an operator moves it",
-        Cause::LeaderChange => "an earlier leader said so, or it could not be told whether it really had it",
+        Cause::LeaderChange => "an earlier leader said so",
+        Cause::Restored => "it could not be told whether it really had it",
         Cause::Startup | Cause::Crash => "nobody is known to serve it",
     };
     format!("{owner} was told to stop it: {why}")

@@ -35,7 +35,8 @@ impl Engine {
 
         let mut to_tell = self.update_contacts(now, &before, &outbox, commands);
         to_tell.extend(self.update_shards(now, &before, &outbox));
-        let Outbox { due, renewals, notices, moved, joined, .. } = outbox;
+        let Outbox { due, renewals, notices, moved, joined, notes, .. } = outbox;
+        self.notes = notes;
         if !joined.is_empty() {
             let until = now.after(self.settings.settle_time);
             self.settle_until.get_or_insert(until);
@@ -70,7 +71,8 @@ impl Engine {
                 desired.into_iter().for_each(|shard| contact.unadmitted.insert(shard, over));
             }
         }
-        self.failing_since.get_or_insert(now);
+        let asked = self.notes.asked.take().unwrap_or(now);
+        self.failing_since.get_or_insert(asked);
         let waited = outbox.due.iter().map(|(request, _)| *request);
         let waited = waited.chain(outbox.renewals.iter().map(|(request, _)| *request));
         commands.extend(waited.map(|request| Command::Reply(request, Err(Refusal::StoreUnavailable))));

@@ -12,7 +12,7 @@ use crate::types::{BootInstant, ExecutorId, ShardId, Slot};
 
 use super::contact::Contact;
 use super::draft::{Draft, Outbox, Page};
-use super::{Deferred, Departures, Destination, Engine, InFlight, Phase, pause, sentences};
+use super::{Deferred, Departures, Destination, Engine, InFlight, Phase, pause};
 
 /// How long, in leases, an executor is suspect at the most that again and again does not start what it is given.
 const MOST_LEASES_SUSPECT: u32 = 64;
@@ -41,7 +41,7 @@ impl Engine {
             return;
         }
         match self.phase {
-            Phase::Starting => return self.first_commit(commands),
+            Phase::Starting => return self.first_commit(now, commands),
             Phase::Closed => return,
             Phase::Open => {}
         }
@@ -59,6 +59,7 @@ impl Engine {
         self.draft_free_shards(now, &mut draft);
         self.draft_end_of_pause(now, &mut draft);
         self.draft_plan(now, &mut draft);
+        draft.outbox.notes.departures = self.departures;
         self.draft_ended_removals(&mut draft);
         self.draft_deletions(&mut draft);
         self.draft_lease_length(now, &mut draft);
@@ -71,8 +72,11 @@ impl Engine {
             next.meta.attempt = self.next_attempt();
             let changes = next.changes_since(self.revision.map(|_| &*state));
             self.in_flight = Some(InFlight { next, outbox });
+            self.notes.asked = Some(now);
             commands.push(Command::Commit { expected: self.revision, changes });
         } else {
+            debug_assert!(outbox.notices.is_empty(), "nothing happened that waits for a commit");
+            self.notes = outbox.notes;
             self.answer_due(now, outbox.due, commands);
             for (request, renewal) in outbox.renewals {
                 self.renew(now, request, renewal, commands);
@@ -87,7 +91,7 @@ impl Engine {
     }
 
     /// A leader's first commit: raises the term, and says who it is.
-    fn first_commit(&mut self, commands: &mut Vec<Command>) {
+    fn first_commit(&mut self, now: BootInstant, commands: &mut Vec<Command>) {
         let mut next = State::clone(&self.state);
         let lease_ttl_ms = self.settings.lease_ttl.as_millis() as u64;
         next.meta.term = next.meta.term.next(self.takeover.unix_ms);
@@ -98,6 +102,7 @@ impl Engine {
         outbox.notices.extend(pause::take_over(&mut next.meta, self.takeover.unix_ms));
         let changes = next.changes_since(self.revision.map(|_| &*self.state));
         self.in_flight = Some(InFlight { next, outbox });
+        self.notes.asked = Some(now);
         commands.push(Command::Commit { expected: self.revision, changes });
     }
 
@@ -233,11 +238,9 @@ impl Engine {
 
     /// Asks the planner, and drafts what its plan makes possible now: free shards are granted, running ones are asked back.
     fn draft_plan(&mut self, now: BootInstant, draft: &mut Draft) {
-        self.notes.clear();
         self.deferred.clear();
         self.held_until = self.held_until.filter(|&until| now < until);
         if self.held_until.is_some() {
-            self.notes.push("nothing is granted: an executor came from another cluster, whose leases may still run".to_owned());
             return;
         }
         self.settle_until = self.settle_until.filter(|&until| now < until);
@@ -245,19 +248,12 @@ impl Engine {
             self.contacts.values_mut().for_each(|contact| contact.established = true);
         }
 
-        let Members { members, note } = self.members(draft.next());
-        self.notes.extend(note);
+        let Members { members, .. } = self.members(draft.next());
         let (homes, landing) = self.homes(draft.next(), &members);
         let settling = self.settle_until.is_some() || !draft.outbox.joined.is_empty();
         let takes = |member: &&Member| member.role == Role::Takes;
         let established = members.iter().filter(takes).any(|it| self.contacts.get(&it.slot).is_some_and(|it| it.established));
         let unheard = self.unheard(&members);
-        if settling {
-            self.notes.push("joins are being gathered: running shards stay where they are for the settle time".to_owned());
-        }
-        if unheard > 0 {
-            self.notes.push(sentences::unheard(unheard));
-        }
         let paused = draft.next().meta.pause.is_some();
 
         let waits = settling || unheard > 0 || paused;
@@ -265,7 +261,7 @@ impl Engine {
         let threshold = self.settings.rebalance_threshold;
         let input = planner::Input { members: &members, homes: &homes, threshold, avoid: &self.avoid, still };
         let (plan, report) = planner::plan(&input);
-        self.notes.extend(report.lines());
+        draft.outbox.notes.lines = report.lines();
         if still {
             // What would move for balance, for whoever asks why it does not.
             let (wanted, _) = planner::plan(&planner::Input { still: false, ..input });
@@ -286,7 +282,7 @@ impl Engine {
                     let succession = self.destinations.get(&shard).is_some_and(|it| it.succession && it.slot == to);
                     let cause = draft.outbox.causes.get(&shard).copied().or(self.unserved.get(shard));
                     let cause = cause.unwrap_or(Cause::Startup);
-                    let fresh = matches!(cause, Cause::Startup | Cause::LeaderChange);
+                    let fresh = matches!(cause, Cause::Startup | Cause::LeaderChange | Cause::Restored);
                     if settling && !succession && (fresh || !established) {
                         self.deferred.push(Deferred { shard, to });
                         continue;
@@ -342,7 +338,7 @@ impl Engine {
         };
         if let Some(departures) = self.departures
             && !waits_anyway
-            && now >= departures.calm_until.min(departures.since.after(calm * MOST_CALM_TIMES))
+            && now >= self.calm_ends(departures)
         {
             self.departures = None;
             return false;
@@ -351,15 +347,12 @@ impl Engine {
             let since = self.departures.map_or(now, |it| it.since);
             self.departures = Some(Departures { since, calm_until: now.after(calm) });
         }
-        self.notes.extend(self.calm_left(now).map(sentences::calm));
         self.departures.is_some()
     }
 
-    /// How much longer balance waits because executors left, if it does.
-    pub(super) fn calm_left(&self, now: BootInstant) -> Option<Duration> {
-        let Departures { since, calm_until } = self.departures?;
-        let left = calm_until.min(since.after(self.settings.calm_time * MOST_CALM_TIMES)).since(now);
-        (!left.is_zero()).then_some(left)
+    /// Until when balance waits for them at the most.
+    pub(super) fn calm_ends(&self, Departures { since, calm_until }: Departures) -> BootInstant {
+        calm_until.min(since.after(self.settings.calm_time * MOST_CALM_TIMES))
     }
 
     /// The registered incarnations, as the planner sees them.

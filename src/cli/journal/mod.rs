@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::output;
 use crate::client::{Happening, ObserverError, SessionEvent, SessionObserver};
-use crate::types::{BootInstant, Epoch, ShardId};
+use crate::types::{BootInstant, Epoch, MAX_SHARDS, ShardId};
 
 pub mod check;
 
@@ -165,7 +165,7 @@ pub struct Arguments {
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// How many shards there are: one that was never owned is a violation. Default: only shards that are named are looked at.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SHARDS)))]
     pub number_of_shards: Option<u32>,
     /// A shard without an owner for longer than this is a violation.
     #[arg(long, value_name = "MS")]

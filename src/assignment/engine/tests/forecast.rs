@@ -116,9 +116,13 @@ fn everybody_leaves() {
     let mut rig = three();
     let told = forecast(&mut rig, WhatIf { leave: vec![id("a"), id("b"), id("c")], ..WhatIf::default() });
     assert_eq!((told.moves.len(), counts(&told)), (0, vec!["a 20→0 -".into(), "b 20→0 -".into(), "c 20→0 -".into()]));
-    assert_eq!(told.notes, ["no executor can take shards"]);
+    assert_eq!(
+        (told.unplaced, told.notes),
+        (60, vec!["no executor can take shards".to_owned()]),
+        "each of them would be nobody's"
+    );
     let told = forecast(&mut rig, WhatIf { drain: vec![id("a"), id("b"), id("c")], ..WhatIf::default() });
-    assert_eq!(counts(&told)[0], "a 20→20 -", "they stay where they are");
+    assert_eq!((told.unplaced, &*counts(&told)[0]), (0, "a 20→20 -"), "they stay where they are");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod forecast;
 mod handoff;
 mod leadership;
 mod moves;
+mod notes;
 mod pause;
 mod removal;
 mod rig;
