@@ -89,7 +89,7 @@ impl Engine {
             draft.outbox.notices.push(Notice::StoreRestored { shown, loaded, held_back });
         }
         for shard in self.in_doubt(renewal) {
-            let held = matches!(draft.next().shard(shard).state, ShardState::Held(_));
+            let held = draft.is_held(shard);
             if held && !draft.release_shard(shard, Cause::LeaderChange) {
                 return;
             }
