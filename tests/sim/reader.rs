@@ -163,6 +163,7 @@ impl Reader {
         if let Some(before) = before {
             if before.cluster_id() != table.cluster_id() {
                 self.left.insert(before.cluster_id());
+                context.log(|| format!("reader {} follows to cluster {} at {}", self.at, table.cluster_id(), table.version()));
                 context.reached("a reader followed to another cluster");
             } else {
                 let epochs = before.routes().all(|route| route.epoch <= table.epoch(route.shard));
