@@ -57,7 +57,7 @@ pub struct Process {
     failed_in_a_row: usize,
     /// The command that waits for shards to stop, and until when.
     waiting: Option<(usize, u64, BootInstant)>,
-    leaving: bool,
+    pub leaving: bool,
     farewell: Option<BootInstant>,
 }
 

@@ -219,11 +219,13 @@ impl World {
         }
     }
 
-    /// Who was removed is admitted again, or not: but then there is somebody else. Some of their processes go on asking.
+    /// Who was removed is admitted again, or not: but then there is somebody else who takes shards. Some of their processes go on asking.
     fn leave_some_removed(&mut self) {
         let Some(newest) = self.context.store.current() else { return };
         for id in self.ids.clone() {
-            let stays = wished(&newest.state, &id) == Wish::Remove && self.gone.len() + 1 < self.ids.len();
+            let leaves = |other: &ExecutorId| self.processes.iter().any(|it| it.alive && it.id == *other && it.leaving);
+            let takes = |other: &&ExecutorId| **other != id && !self.gone.contains(other) && !leaves(other);
+            let stays = wished(&newest.state, &id) == Wish::Remove && self.ids.iter().any(|other| takes(&other));
             if !stays || self.context.random.per_mille(500) {
                 continue;
             }

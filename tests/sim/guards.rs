@@ -43,7 +43,7 @@ pub enum Guard {
     UnknownOutcomes,
     /// P3, L6: a shard that is being stopped keeps the lease that it had.
     ReleaseKeepsItsLease,
-    /// P3, L7: the executor counts from sending.
+    /// P4, P3, L7: the executor counts from sending. What it takes for its lease may outlast the next owner's start.
     CountsFromSending,
     /// P4: a leader's term, and so its grants, begin at the wall clock, whatever the store has lost.
     TermsFromTheClock,
@@ -76,7 +76,7 @@ pub enum Guard {
     HigherTermsOfReaders,
     /// L12: who comes from another cluster says so.
     ForeignClusters,
-    /// L12: a reader does not return to a cluster that it left.
+    /// L12: a reader does not return to a cluster that it left, unless that proves that it is led.
     LeftClusters,
 }
 
@@ -139,7 +139,7 @@ pub const TABLE: [Row; 27] = [
     row(Guard::Belief, "P3", 1000).from(176),
     row(Guard::UnknownOutcomes, "L5", 100),
     row(Guard::ReleaseKeepsItsLease, "P3", 100),
-    row(Guard::CountsFromSending, "P3", 1000).from(294),
+    row(Guard::CountsFromSending, "P4", 1000).from(293),
     row(Guard::TermsFromTheClock, "P4", 100),
     row(Guard::NewLeaderWaits, "L8", 100),
     row(Guard::LongerLeases, "L8", 100),
@@ -152,8 +152,8 @@ pub const TABLE: [Row; 27] = [
     row(Guard::StorageEpochs, "P3", 100),
     row(Guard::StorageRefusals, "P6", 1000),
     row(Guard::ClaimedEpochs, "L11", 1000),
-    row(Guard::HigherTerms, "P6", 1000).from(625),
-    row(Guard::HigherTermsOfReaders, "P6", 1000).from(625),
+    row(Guard::HigherTerms, "P6", 2000).from(1370),
+    row(Guard::HigherTermsOfReaders, "P6", 1000).from(782),
     row(Guard::ForeignClusters, "L12", 100),
     row(Guard::LeftClusters, "L12", 1000).from(65),
 ];
