@@ -1,7 +1,7 @@
 //! What a router knows: the newest table, what was said against single routes of it, and the clusters that it left. No I/O, and time
 //! is an argument.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::table::{Route, Table};
 use super::wire::Invalid;
 use crate::rpc::WatchRoutingTableResponse;
 use crate::rpc::watch_routing_table_response::Change;
-use crate::types::{BootInstant, ClusterId, Epoch, ShardId, Version};
+use crate::types::{BootInstant, ClusterId, Epoch, MAX_NUMBER, Revision, ShardId, Term, Version};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -20,7 +20,10 @@ pub struct Cache {
     /// When the newest question was asked that came to an end: answered, or by nobody.
     settled: Option<BootInstant>,
     doubts: HashMap<ShardId, Doubt>,
-    left: HashSet<ClusterId>,
+    /// The clusters that were left for another, each with the highest term at which it was refused since (L12).
+    left: HashMap<ClusterId, Option<Term>>,
+    /// One of them was shown again: it is asked for a proof.
+    challenged: Option<(ClusterId, Term)>,
 }
 
 /// A route that did not lead to its shard.
@@ -61,7 +64,7 @@ pub enum Refused {
         /// What is known.
         has: Version,
     },
-    /// It is of a cluster that was left for another (L12).
+    /// It is of a cluster that was left for another, and has not proven since that it is led (L12).
     #[error("it serves cluster {0}, which was left for another one")]
     Left(ClusterId),
     /// It says nothing that is known here.
@@ -73,6 +76,17 @@ impl Cache {
     /// The newest table.
     pub fn table(&self) -> Option<&Arc<Table>> {
         self.table.as_ref()
+    }
+
+    /// What to show a manager that is asked for what is newer (L10).
+    ///
+    /// **L12.** A leader that was frozen when its store was lost may show its cluster to somebody who never saw it, and so lead away from
+    /// the one that lives. So one that was left and is shown again is asked to go above everything that it showed: it takes a commit, of
+    /// which none but a leader that still leads is capable.
+    pub fn shown(&self) -> Option<(ClusterId, Version)> {
+        let challenge = |(cluster_id, term)| (cluster_id, Version { term, revision: Revision(MAX_NUMBER) });
+        let has = |table: &Arc<Table>| (table.cluster_id(), table.version());
+        self.challenged.map(challenge).or(self.table.as_ref().map(has))
     }
 
     /// How long ago a manager said that the table is the newest.
@@ -96,6 +110,7 @@ impl Cache {
             }
         }
         self.heard = Some(now);
+        self.challenged = None;
         if let Some(asked) = asked {
             self.settle(asked);
         }
@@ -105,12 +120,18 @@ impl Cache {
     }
 
     fn replace(&mut self, table: Table) -> Result<(), Refused> {
-        if self.left.contains(&table.cluster_id()) {
-            return Err(Refused::Left(table.cluster_id()));
+        let (cluster_id, term) = (table.cluster_id(), table.version().term);
+        if let Some(refused_at) = self.left.get_mut(&cluster_id)
+            && refused_at.is_none_or(|before| term <= before)
+        {
+            *refused_at = Some(term).max(*refused_at);
+            self.challenged = refused_at.map(|term| (cluster_id, term));
+            return Err(Refused::Left(cluster_id));
         }
         if let Some(before) = &self.table {
-            if before.cluster_id() != table.cluster_id() {
-                self.left.insert(before.cluster_id());
+            if before.cluster_id() != cluster_id {
+                self.left.remove(&cluster_id);
+                self.left.insert(before.cluster_id(), None);
                 // Its epochs say nothing about the new one's.
                 self.doubts.clear();
             } else if table.version() < before.version() {
@@ -253,12 +274,33 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_was_left_is_never_returned_to() {
+    fn a_cluster_that_was_left_is_not_returned_to_unless_it_goes_above_what_it_showed() {
+        let cluster = |number| ClusterId(uuid::Uuid::from_u128(number));
         let mut cache = cache();
         cache.take(at(11), Some(at(11)), &full(2, (1, 1), 1, 2)).unwrap();
+        assert_eq!(cache.shown(), Some((cluster(2), version(1, 1))));
         let refused = cache.take(at(12), Some(at(12)), &full(1, (9, 9), 0, 99)).unwrap_err();
-        assert_eq!(refused, Refused::Left(ClusterId(uuid::Uuid::from_u128(1))));
+        assert_eq!(refused, Refused::Left(cluster(1)));
         assert_eq!(route(&cache).owner.id.as_str(), "b");
+        assert_eq!(cache.shown(), Some((cluster(1), version(9, MAX_NUMBER))), "whoever leads it has to go above that");
+        for term in [8, 9] {
+            cache.take(at(13), Some(at(13)), &full(1, (term, 99), 0, 99)).unwrap_err();
+            assert_eq!(cache.shown(), Some((cluster(1), version(9, MAX_NUMBER))));
+        }
+        cache.take(at(14), None, &step(1, 1, 1, &[])).unwrap();
+        assert_eq!(cache.shown(), Some((cluster(2), version(1, 1))), "the one at hand is still there");
+    }
+
+    #[test]
+    fn a_frozen_leader_of_a_lost_cluster_leads_nobody_away_for_ever() {
+        let mut cache = cache();
+        cache.take(at(11), Some(at(11)), &full(2, (1, 1), 1, 2)).unwrap();
+        cache.take(at(12), Some(at(12)), &full(1, (9, 9), 0, 99)).unwrap_err();
+        cache.take(at(13), Some(at(13)), &full(1, (10, 9), 0, 99)).unwrap();
+        assert_eq!(route(&cache).owner.id.as_str(), "a");
+        assert_eq!(cache.shown().map(|(_, version)| version), Some(version(10, 9)));
+        let refused = cache.take(at(14), Some(at(14)), &full(2, (1, 1), 1, 2)).unwrap_err();
+        assert!(matches!(refused, Refused::Left(_)), "now that one has to prove it");
     }
 
     #[test]

@@ -271,11 +271,10 @@ impl Keeper {
     }
 
     fn request(&self) -> WatchRoutingTableRequest {
-        let cache = self.shared.cache.borrow();
-        let table = cache.table();
+        let shown = self.shared.cache.borrow().shown();
         WatchRoutingTableRequest {
-            cluster_id: table.map(|table| table.cluster_id().to_string()).unwrap_or_default(),
-            known: table.map(|table| table.version().into()),
+            cluster_id: shown.map(|(cluster_id, _)| cluster_id.to_string()).unwrap_or_default(),
+            known: shown.map(|(_, version)| version.into()),
         }
     }
 

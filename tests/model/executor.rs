@@ -128,6 +128,7 @@ impl Executor {
     fn act(&mut self, clock: Clock, input: &Input, guard: Option<Guard>, out: &mut Outputs) {
         self.ledger.look(clock.now());
         self.carry_out(clock, guard, out);
+        self.end_late(clock, guard);
         match input {
             Input::Call { to } => self.make_call(clock, *to, out),
             Input::Stopped => {
@@ -155,6 +156,16 @@ impl Executor {
             self.last_call = 0;
         }
         self.ledger.held();
+    }
+
+    /// Without its rule, work that was to stop lasts as long as the lease that came with the word.
+    fn end_late(&mut self, clock: Clock, guard: Option<Guard>) {
+        let is_over = |worker: &mut Worker| worker.deadline.is_some_and(|deadline| deadline <= clock.now());
+        if guard == Some(Guard::AnswersWithdrawFirst)
+            && let Some(worker) = self.worker.take_if(is_over)
+        {
+            self.ledger.ended(clock.now(), crate::SHARD, worker.epoch);
+        }
     }
 
     fn make_call(&mut self, clock: Clock, to: usize, out: &mut Outputs) {
@@ -221,9 +232,12 @@ impl Executor {
     /// Does what the ledger says.
     fn carry_out(&mut self, clock: Clock, guard: Option<Guard>, out: &mut Outputs) {
         loop {
-            let actions = self.ledger.take_actions();
+            let mut actions = self.ledger.take_actions();
             if actions.is_empty() {
                 return;
+            }
+            if guard == Some(Guard::AnswersWithdrawFirst) {
+                actions.sort_by_key(|action| !matches!(action, Action::Leased(_)));
             }
             for action in actions {
                 match action {
@@ -240,8 +254,11 @@ impl Executor {
                         }
                     }
                     Action::Fence(_, epoch) => {
-                        if guard == Some(Guard::ReleaseKeepsItsLease) && self.is_stopping() {
-                            continue;
+                        let lasts = self.worker.as_ref().and_then(|it| it.deadline).is_some_and(|it| clock.now() < it);
+                        match guard {
+                            Some(Guard::ReleaseKeepsItsLease) if self.is_stopping() => continue,
+                            Some(Guard::AnswersWithdrawFirst) if lasts => continue,
+                            _ => {}
                         }
                         out.reached("an executor fenced itself");
                         self.worker = None;

@@ -28,7 +28,7 @@ pub struct Bounds {
     pub registrations: u8,
     /// Calls of one executor that are under way at once, older ones are lost. With none, executors are silent.
     pub calls: u8,
-    /// Commands to one executor that are under way at once, older ones are lost.
+    /// Commands to one executor that are under way at once, older ones are lost. With none, no command arrives.
     pub commands: u8,
     /// Calls of the second executor are answered at once, and so never lost or late.
     pub prompt: bool,
@@ -76,13 +76,14 @@ const fn deep(name: &'static str, scene: Scene, bounds: Bounds) -> Scope {
 const LEAST: Bounds = Bounds::LEAST;
 const WILD: Bounds = Bounds { prompt: false, ..Bounds::LEAST };
 
-pub const ALL: [Scope; 22] = [
+pub const ALL: [Scope; 24] = [
     scope("quiet", Scene::Held, Bounds { ticks: 2, ..WILD }),
     scope("a long lease", Scene::Held, Bounds { lease: 2, ticks: 4, ..LEAST }),
     scope("a release", Scene::Held, Bounds { ticks: 1, wishes: 1, calls: 2, commands: 2, ..LEAST }),
     scope("a release, repeated messages", Scene::Held, Bounds { wishes: 1, duplicates: 1, ..WILD }),
     scope("a release, wild", Scene::Releasing, Bounds { ticks: 1, ..WILD }),
     scope("a release that hangs", Scene::Releasing, Bounds { ticks: 2, hangs: true, ..LEAST }),
+    scope("a release told by answers", Scene::Releasing, Bounds { lease: 3, ticks: 4, commands: 0, hangs: true, ..LEAST }),
     scope("a grant", Scene::Granting, Bounds { ticks: 1, wishes: 1, ..LEAST }),
     scope("a grant, late commands", Scene::Granting, Bounds { wishes: 1, commands: 2, ..LEAST }),
     scope("an election", Scene::Held, Bounds { ticks: 2, elections: 1, ..LEAST }),
@@ -96,6 +97,7 @@ pub const ALL: [Scope; 22] = [
     deep("a long lease, longer", Scene::Held, Bounds { lease: 2, ticks: 5, ..LEAST }),
     deep("wishes, repeated messages", Scene::Held, Bounds { wishes: 2, calls: 2, commands: 2, duplicates: 1, ..WILD }),
     deep("a release, longer", Scene::Releasing, Bounds { ticks: 2, ..LEAST }),
+    deep("a release told by answers and commands", Scene::Releasing, Bounds { lease: 3, ticks: 4, hangs: true, ..LEAST }),
     deep("an election, longer", Scene::Held, Bounds { ticks: 3, elections: 1, ..LEAST }),
     deep("an election, late commits", Scene::Held, Bounds { ticks: 1, wishes: 1, elections: 1, ..LEAST }),
     deep("pauses, longer", Scene::Held, Bounds { ticks: 3, manager_pauses: 1, executor_pauses: 1, ..LEAST }),

@@ -383,6 +383,9 @@ impl World {
             Message::Push { to, .. } => (self.left.commands, Some((false, *to))),
             _ => (u8::MAX, None),
         };
+        if most == 0 {
+            return;
+        }
         let age = |other: &Message| match other {
             Message::Call { from, number, .. } if to == Some((true, *from)) => Some((*number, 0)),
             Message::Push { to: other, push, .. } if to == Some((false, *other)) => {

@@ -1,8 +1,9 @@
 //! Schedules that only chance brings about: counted, so that it is seen that they do come about.
 
-use shard_manager::assignment::command::{Refusal, Reply, Snapshot};
+use shard_manager::assignment::command::{Cause, Command, Notice, Refusal, Reply, Snapshot};
 use shard_manager::assignment::event::{Claim, Renewal};
-use shard_manager::assignment::record::ShardState;
+use shard_manager::assignment::record::{ShardState, Wish};
+use shard_manager::types::ShardId;
 
 use crate::context::{Call, Context};
 
@@ -41,4 +42,49 @@ pub fn answered(reply: &Reply, context: &mut Context) {
         Err(Refusal::StoreUnavailable) => context.reached("a call was refused since its commit failed"),
         _ => {}
     }
+}
+
+/// A leader notices something.
+pub fn noticed(notice: &Notice) -> &'static str {
+    match notice {
+        Notice::Joined { replaces: None, .. } => "an executor joined",
+        Notice::Joined { replaces: Some((_, true)), .. } => "a process took the place of one that was proven gone",
+        Notice::Joined { replaces: Some((_, false)), .. } => "a process took the place of one that might live",
+        Notice::Lapsed { .. } => "a lease ended",
+        Notice::Left { .. } => "an executor left",
+        Notice::Wished { wish: Wish::None, .. } => "a wish was taken back",
+        Notice::Wished { wish: Wish::Cordon, .. } => "an executor was cordoned",
+        Notice::Wished { wish: Wish::Drain, .. } => "an executor was drained",
+        Notice::Wished { wish: Wish::Remove, .. } => "an executor was asked to leave for good",
+        Notice::Removed { dead: true, .. } => "an executor was called dead",
+        Notice::Removed { dead: false, .. } => "an executor was removed",
+        Notice::Admitted { .. } => "an executor was admitted again",
+        Notice::Paused { found: false, .. } => "rebalancing was paused",
+        Notice::Paused { found: true, .. } => "a pause outlived its leader",
+        Notice::Resumed { asked: true } => "rebalancing was resumed",
+        Notice::Resumed { asked: false } => "a pause was over",
+        Notice::Moved { cause: Cause::Operator, .. } => "shards moved by hand",
+        Notice::Moved { .. } => "shards moved",
+        Notice::NotAdmitted { .. } => "shards were not started in time",
+        Notice::ReleaseTimedOut { .. } => "shards were not stopped in time",
+        Notice::Stalled { .. } => "a leader stalled",
+        Notice::TermRaised { .. } => "a higher term was shown",
+        Notice::EpochsRaised(_) => "higher epochs were shown",
+        Notice::StoreRestored { .. } => "an executor proved that the store was put back",
+        Notice::ForeignCluster { .. } => "an executor came from another cluster",
+    }
+}
+
+/// Shards that are asked back since their owners did not start them.
+pub fn unstarted(commands: &[Command]) -> Vec<ShardId> {
+    let shards = commands.iter().filter_map(|command| match command {
+        Command::Notice(Notice::NotAdmitted { shards, .. }) => Some(shards),
+        _ => None,
+    });
+    shards.flatten().copied().collect()
+}
+
+/// Whether an executor just proved that the state is an old one.
+pub fn is_doubtful(commands: &[Command]) -> bool {
+    commands.iter().any(|command| matches!(command, Command::Notice(Notice::StoreRestored { .. })))
 }

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use shard_manager::assignment::State;
 use shard_manager::assignment::command::{Answer, Assignment, Reply, Snapshot};
-use shard_manager::assignment::event::{Claim, Departure, Registration, Renewal};
+use shard_manager::assignment::event::{Claim, Departure, Registration, Renewal, RequestId};
 use shard_manager::assignment::lease::margin;
-use shard_manager::assignment::record::{ShardState, Wish};
+use shard_manager::assignment::record::ShardState;
 use shard_manager::assignment::state::{Changes, Meta};
 use shard_manager::client::ledger::{Push, PushRefusal};
 use shard_manager::holdings::Holdings;
 use shard_manager::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Revision, ShardId, Slot, Version};
 
 use crate::guards::Guard;
+use crate::operators::{Operators, Word};
 use crate::random::{Instant, MS, Random, SECOND, us};
 use crate::storage::Storage;
 use crate::store::{Refusal, Store};
@@ -24,7 +25,7 @@ pub type Who = (ExecutorId, Incarnation);
 /// What happened, and how often.
 pub type Reached = BTreeMap<&'static str, u64>;
 
-/// The executor lease L.
+/// The executor lease L, where it is the same for all leaders.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// The longest time between two turns of an engine.
 pub const TURN: Duration = Duration::from_millis(200);
@@ -95,7 +96,8 @@ pub enum Message {
         number: u64,
         sent: BootInstant,
     },
-    Wish(ExecutorId, Wish),
+    /// An operator says it.
+    Word(Word),
     Probed(Slot, Incarnation, bool),
     /// A reader that has this table, if any, wants what is newer.
     Watch {
@@ -128,7 +130,7 @@ pub enum Message {
 pub enum Waits {
     Process(usize, u64),
     Reader { from: usize, stream: u64, known: Option<(ClusterId, Version)> },
-    Nobody,
+    Operator,
 }
 
 /// A call that a leader took in.
@@ -175,7 +177,10 @@ pub struct Context {
     pub random: Random,
     pub store: Store,
     pub storage: Storage,
+    pub operators: Operators,
     pub shards: u32,
+    /// What managers are configured with as L: a leader takes one of them (L8).
+    pub leases: Vec<Duration>,
     /// The store's limit of pages for one commit.
     pub pages: usize,
     /// A replica that has to go down at once.
@@ -205,7 +210,9 @@ impl Context {
             random,
             store: Store::default(),
             storage: Storage::default(),
+            operators: Operators::default(),
             shards,
+            leases: vec![LEASE],
             pages,
             crash: None,
             out: Vec::new(),
@@ -227,7 +234,7 @@ impl Context {
     pub fn log(&mut self, line: impl FnOnce() -> String) {
         if self.tracing {
             self.lines.push_back(format!("{:>10.3} ms  {}", self.time as f64 / MS as f64, line()));
-            if self.lines.len() > 80 {
+            if self.lines.len() > std::env::var("SIM_LINES").map_or(80, |lines| lines.parse().expect("a number")) {
                 self.lines.pop_front();
             }
         }
@@ -263,8 +270,13 @@ impl Context {
 
     /// Somebody was, or may just have been, given a lease over what the store has lost.
     pub fn leased_over_lost(&mut self) {
-        let drifted = us(LEASE + margin(LEASE));
+        let longest = self.longest_lease();
+        let drifted = us(longest + margin(longest));
         self.lost_leases_end = self.lost_leases_end.max(self.time + drifted);
+    }
+
+    pub fn longest_lease(&self) -> Duration {
+        self.leases.iter().copied().max().unwrap_or(LEASE)
     }
 
     /// **P2.** What readers see is what the store has.
@@ -299,6 +311,14 @@ impl Context {
             _ => Ok(()),
         };
         self.take(told);
+    }
+
+    /// An operator is answered; see [`Operators::answered`].
+    pub fn answered_operator(&mut self, leadership: u64, request: RequestId, reply: &Reply) {
+        match self.operators.answered(leadership, request, reply, &self.store) {
+            Ok(what) => what.filter(|_| !self.calm).into_iter().for_each(|what| self.reached(what)),
+            Err(what) => self.expect(false, || what),
+        }
     }
 
     /// **L5.** A leader goes on as if a commit had not landed: then it did not, and never will.

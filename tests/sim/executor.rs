@@ -57,7 +57,7 @@ pub struct Process {
     failed_in_a_row: usize,
     /// The command that waits for shards to stop, and until when.
     waiting: Option<(usize, u64, BootInstant)>,
-    leaving: bool,
+    pub leaving: bool,
     farewell: Option<BootInstant>,
 }
 
@@ -283,7 +283,10 @@ impl Process {
             Verdict::Removed => "a process was removed",
         });
         self.ledger.refused(now, &attempt, verdict, Incarnation(context.random.next() | 1));
-        self.pace.reset(now);
+        match verdict {
+            Verdict::Removed => self.pace.removed(now, context.random.between(0, 1000) as f64 / 1000.0),
+            _ => self.pace.reset(now),
+        }
     }
 
     fn failed(&mut self, now: BootInstant, elsewhere: bool, context: &mut Context) {

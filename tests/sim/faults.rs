@@ -1,12 +1,14 @@
 //! What goes wrong in a world, and how it ends.
 
+use shard_manager::assignment::event::Demand;
 use shard_manager::assignment::record::Wish;
 use shard_manager::client::Route;
 use shard_manager::types::{ExecutorId, ShardId};
 
 use crate::context::{Message, Node};
 use crate::executor::Process;
-use crate::random::{MS, SECOND};
+use crate::operators::{Word, wished};
+use crate::random::{MS, SECOND, span};
 use crate::world::{Runs, World};
 
 impl World {
@@ -39,7 +41,7 @@ impl World {
             1 => self.context.random.between(300 * MS, 3 * SECOND),
             _ => self.context.random.between(3 * SECOND, 8 * SECOND),
         };
-        match (self.context.random.below(if self.context.store_is_lost { 18 } else { 17 }), process) {
+        match (self.context.random.below(if self.context.store_is_lost { 20 } else { 18 }), process) {
             (0, _) => {
                 self.context.log(|| format!("replica {replica} crashes for {} ms", span / MS));
                 self.replicas[replica].crash(time + span);
@@ -78,11 +80,10 @@ impl World {
                 self.processes[at].leave(&self.context);
                 self.run_process(at);
             }
-            (10, _) => {
-                let id = self.ids[self.context.random.below(self.ids.len())].clone();
-                let wish = [Wish::None, Wish::Cordon, Wish::Drain][self.context.random.below(3)];
-                self.context.log(|| format!("an operator wishes {wish:?} for {id}"));
-                self.wish(id, wish);
+            (10 | 17, _) => {
+                let word = self.word();
+                self.context.log(|| format!("an operator says {word:?}"));
+                self.say(word);
             }
             (11 | 12, _) => {
                 let reader = self.context.random.below(self.readers.len());
@@ -98,7 +99,7 @@ impl World {
                 self.context.log(|| format!("the store is out for {} ms", span / 4 / MS));
                 self.context.store.out_until = time + span / 4;
             }
-            (17, _) => self.lose_the_store(),
+            (18.., _) => self.lose_the_store(),
             (15, Some(at)) if self.processes[at].paused_until == 0 => {
                 self.processes[at].give_up(&mut self.context);
                 self.run_process(at);
@@ -141,13 +142,53 @@ impl World {
             (Some(_), true) => "the store was put back under its leader",
         });
         self.context.store.restore(to, leader_stays);
+        self.context.operators.store_was_lost();
         self.context.leased_over_lost();
     }
 
-    fn wish(&mut self, id: ExecutorId, wish: Wish) {
+    /// Something that operators do.
+    fn word(&mut self) -> Word {
+        let random = &mut self.context.random;
+        let id = self.ids[random.below(self.ids.len())].clone();
+        let processes = &self.processes;
+        let dead = |id: &&ExecutorId| !processes.iter().any(|process| process.alive && process.id == **id);
+        let dead: Vec<&ExecutorId> = self.ids.iter().filter(dead).collect();
+        if let Some(dead) = random.pick(&dead).filter(|_| random.per_mille(500)) {
+            return Word::Demand(Demand::Remove { id: dead.clone(), dead: true });
+        }
+        let state = self.context.store.current();
+        let removed = |id: &&ExecutorId| state.as_ref().is_some_and(|it| wished(&it.state, id) == Wish::Remove);
+        let removed: Vec<&ExecutorId> = self.ids.iter().filter(removed).collect();
+        if let Some(removed) = random.pick(&removed).filter(|_| random.per_mille(250)) {
+            return Word::Demand(Demand::Admit(removed.clone()));
+        }
+        match random.below(11) {
+            0 => Word::Wish(id, Wish::None),
+            1 => Word::Wish(id, Wish::Cordon),
+            2 => Word::Wish(id, Wish::Drain),
+            3 | 4 => Word::Demand(Demand::Remove { id, dead: false }),
+            5 => Word::Demand(Demand::Admit(id)),
+            6..=8 => {
+                let most = random.between(1, 4) as usize;
+                let mut shards: Vec<ShardId> =
+                    (0..most).map(|_| ShardId(random.below(self.context.shards as usize) as u32)).collect();
+                shards.sort_unstable();
+                shards.dedup();
+                Word::Demand(Demand::Move { shards, to: id })
+            }
+            9 => {
+                let length = span(random.between(SECOND, 15 * SECOND));
+                Word::Demand(Demand::Pause { length, by: "an operator".to_owned(), reason: String::new() })
+            }
+            _ => Word::Demand(Demand::Resume),
+        }
+    }
+
+    /// To whoever leads, or thinks so.
+    fn say(&mut self, word: Word) {
         let open: Vec<usize> = (0..self.replicas.len()).filter(|at| self.replicas[*at].is_open()).collect();
         for at in open {
-            self.context.send(Node::Operator, Node::Replica(at), Message::Wish(id.clone(), wish));
+            self.context.send(Node::Operator, Node::Replica(at), Message::Word(word.clone()));
         }
     }
 
@@ -158,8 +199,11 @@ impl World {
         self.context.store.out_until = 0;
         // A leader under whom the store was put back finds that out by its next commit.
         for id in self.ids.clone() {
-            self.wish(id, Wish::Cordon);
+            self.say(Word::Wish(id, Wish::Cordon));
         }
+        let length = span(SECOND);
+        self.say(Word::Demand(Demand::Pause { length, by: "the calm".to_owned(), reason: String::new() }));
+        self.leave_some_removed();
         let time = self.context.time;
         for at in 0..self.replicas.len() {
             let replica = &mut self.replicas[at];
@@ -172,6 +216,23 @@ impl World {
             self.processes[at].paused_until = self.processes[at].paused_until.min(time);
             self.wakes.remove(&Runs::Process(at));
             self.wake(Runs::Process(at), time);
+        }
+    }
+
+    /// Who was removed is admitted again, or not: but then there is somebody else who takes shards. Some of their processes go on asking.
+    fn leave_some_removed(&mut self) {
+        let Some(newest) = self.context.store.current() else { return };
+        for id in self.ids.clone() {
+            let leaves = |other: &ExecutorId| self.processes.iter().any(|it| it.alive && it.id == *other && it.leaving);
+            let takes = |other: &&ExecutorId| **other != id && !self.gone.contains(other) && !leaves(other);
+            let stays = wished(&newest.state, &id) == Wish::Remove && self.ids.iter().any(|other| takes(&other));
+            if !stays || self.context.random.per_mille(500) {
+                continue;
+            }
+            self.context.reached("who was removed stays away");
+            let ends = self.context.random.per_mille(500);
+            self.processes.iter_mut().filter(|process| process.id == id && ends).for_each(|process| process.alive = false);
+            self.gone.insert(id);
         }
     }
 
@@ -192,14 +253,25 @@ impl World {
         if !self.context.calm {
             return;
         }
-        self.ids.clone().into_iter().for_each(|id| self.wish(id, Wish::None));
+        let ids = self.ids.iter().filter(|_| self.context.random.per_mille(250)).cloned().collect::<Vec<_>>();
+        for id in ids {
+            if self.gone.contains(&id) {
+                self.say(Word::Demand(Demand::Remove { id, dead: false }));
+            } else {
+                self.say(Word::Demand(Demand::Admit(id.clone())));
+                self.say(Word::Wish(id, Wish::None));
+            }
+        }
+        if self.context.random.per_mille(250) {
+            self.say(Word::Demand(Demand::Resume));
+        }
         for at in 0..self.replicas.len() {
             for (slot, incarnation) in self.replicas[at].peers() {
                 self.context.send(Node::Operator, Node::Replica(at), Message::Probed(slot, incarnation, true));
             }
         }
         for id in self.ids.clone() {
-            if !self.processes.iter().any(|process| process.alive && process.id == id) {
+            if !self.gone.contains(&id) && !self.processes.iter().any(|process| process.alive && process.id == id) {
                 self.start(id, true);
             }
         }

@@ -1,6 +1,6 @@
 //! One leadership: what the coordinator, the links and the keepalive do is done here in their order, one message at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use shard_manager::assignment::command::{Answer, Assignment, Command, LeaseAnswer, Notice, Peer, Refusal, Reply, Snapshot};
@@ -11,9 +11,10 @@ use shard_manager::client::ledger::{Push, PushRefusal};
 use shard_manager::types::{BootInstant, ClusterId, Revision, Slot, Token};
 
 use crate::cases;
-use crate::context::{Call, Caller, Context, LEASE, Message, Node, TURN, Waits, Who, held};
+use crate::context::{Call, Caller, Context, Message, Node, TURN, Waits, Who, held};
 use crate::guards::Guard;
 use crate::newcomers::Newcomers;
+use crate::operators::Word;
 use crate::random::{MS, span, us};
 use crate::replica::refuse;
 use crate::store::{LEADERSHIP, Refusal as StoreRefusal};
@@ -28,6 +29,13 @@ pub struct Over;
 
 pub struct Leadership {
     number: u64,
+    /// L as this one has it.
+    lease: Duration,
+    /// The longest one that anybody may have been given before (L8), and who may.
+    longest_before: Duration,
+    before: BTreeSet<Who>,
+    /// What the clock on the wall showed when it began.
+    unix_ms: u64,
     engine: Engine,
     believe_until: BootInstant,
     keep: BootInstant,
@@ -40,12 +48,15 @@ pub struct Leadership {
     pub links: BTreeMap<Slot, Link>,
     window: Window,
     newcomers: Newcomers,
+    /// What it loaded was proven to be old: what executors do not hold is asked back, whatever operators want.
+    in_doubt: bool,
     /// How often the store had lost what it had when this leadership began.
     restores: u32,
     /// For a guard: how far the engine's clock is ahead.
     ahead: Duration,
     /// **P10.** Without pauses: how long it ran so far, when it ran last, and when it last heard of whom.
     awake: Duration,
+    began: BootInstant,
     ran: BootInstant,
     heard: BTreeMap<Who, Duration>,
     opened: Duration,
@@ -74,14 +85,15 @@ impl Leadership {
     pub fn new(
         number: u64,
         until: BootInstant,
-        loaded: Option<(Revision, State)>,
+        mut loaded: Option<(Revision, State)>,
         now: BootInstant,
         context: &mut Context,
     ) -> Leadership {
+        let lease = context.leases[context.random.below(context.leases.len())];
         let settings = Settings {
-            lease_ttl: LEASE,
+            lease_ttl: lease,
             settle_time: Duration::from_millis(300),
-            calm_time: LEASE,
+            calm_time: lease,
             rebalance_threshold: 0.1,
             exclusive_ids: context.guard == Some(Guard::IncarnationsWait),
             turn_interval: TURN,
@@ -99,8 +111,18 @@ impl Leadership {
             new_cluster: ClusterId(uuid::Uuid::from_u128(u128::from(context.random.next()))),
             number_of_shards: context.shards,
         };
+        let stored = loaded.as_ref().map(|(_, state)| Duration::from_millis(state.meta.lease_ttl_ms)).unwrap_or_default();
+        let known = loaded.iter().flat_map(|(_, state)| state.executors());
+        let before = known.map(|(_, record)| (record.id.clone(), record.incarnation)).collect();
+        if let (Some(Guard::LongerLeases), Some((_, state))) = (context.guard, &mut loaded) {
+            state.meta.lease_ttl_ms = settings.lease_ttl.as_millis() as u64;
+        }
         Leadership {
             number,
+            lease,
+            longest_before: lease.max(stored),
+            before,
+            unix_ms: takeover.unix_ms,
             engine: Engine::new(settings, takeover, loaded, now),
             believe_until: until,
             keep: now,
@@ -113,9 +135,11 @@ impl Leadership {
             links: BTreeMap::new(),
             window: Window::default(),
             newcomers: Newcomers::default(),
+            in_doubt: false,
             restores: context.store.restores,
             ahead: Duration::ZERO,
             awake: Duration::ZERO,
+            began: now,
             ran: now,
             heard: BTreeMap::new(),
             opened: Duration::ZERO,
@@ -159,6 +183,9 @@ impl Leadership {
             self.open_at = None;
             self.open = true;
             (self.opened, self.opened_at) = (self.awake, now);
+            if self.longest_before > self.lease {
+                context.reached("a leader waited for longer leases than its own");
+            }
             batch.push(Event::PortOpened);
         }
         self.believe(context);
@@ -203,7 +230,8 @@ impl Leadership {
 
     /// For a guard: the engine is made to believe that a lease's time has passed since the port opened.
     fn skip(&mut self, at: usize, now: BootInstant, context: &mut Context) -> Result<(), Over> {
-        for _ in 0..us(LEASE + LEASE / 4) / us(TURN) {
+        let longest = self.longest_before;
+        for _ in 0..us(longest + longest / 4) / us(TURN) {
             self.ahead += TURN;
             self.believe(context);
             self.step(at, now, Event::Turn, context)?;
@@ -247,11 +275,18 @@ impl Leadership {
                     None => self.window.open(from, stream, known, now),
                 }
             }
-            Message::Wish(id, wish) => {
-                let request = self.wait(Caller::new(Waits::Nobody));
-                batch.push(Event::Wish(request, id, wish));
+            Message::Word(word) => {
+                let request = self.wait(Caller::new(Waits::Operator));
+                context.operators.took_in(self.number, request, word.clone());
+                batch.push(match word {
+                    Word::Wish(id, wish) => Event::Wish(request, id, wish),
+                    Word::Demand(demand) => Event::Demand(request, demand),
+                });
             }
-            Message::Probed(slot, incarnation, healthy) => batch.push(Event::Probed { slot, incarnation, healthy }),
+            Message::Probed(slot, incarnation, healthy) => {
+                context.operators.looks_change();
+                batch.push(Event::Probed { slot, incarnation, healthy });
+            }
             Message::Kept { number, sent } if number == self.number => {
                 self.believe_until = self.believe_until.max(sent.after(span(LEADERSHIP)));
             }
@@ -352,6 +387,8 @@ impl Leadership {
 
     fn step(&mut self, at: usize, now: BootInstant, event: Event, context: &mut Context) -> Result<(), Over> {
         let commands = self.engine.step(now.after(self.ahead), event);
+        let unstarted = cases::unstarted(&commands);
+        self.in_doubt |= cases::is_doubtful(&commands);
         for command in commands {
             // Crashes between any two steps, those of a commit among them.
             if context.random.per_mille(if context.calm { 0 } else { 2 }) {
@@ -363,6 +400,8 @@ impl Leadership {
             match command {
                 Command::Commit { expected, changes } => {
                     context.expect(self.commit.is_none(), || "two commits in flight".to_owned());
+                    let shown = now.after(self.ahead).since(self.began);
+                    context.operators.commits_at(self.number, self.unix_ms + shown.as_millis() as u64);
                     let early = Revision(expected.map_or(1, |revision| revision.0 + 1));
                     self.commit = Some(InFlight { expected, changes, in_doubt: false, again: now, waits: false });
                     self.send_commit(at, now, context);
@@ -375,8 +414,12 @@ impl Leadership {
                     context.published(&snapshot);
                     match self.window.snapshot() {
                         Some(before) => {
-                            let held_back = self.newcomers.check(now, &before, &snapshot);
+                            let held_back = self.newcomers.check(now, self.lease, &before, &snapshot);
                             context.take(held_back);
+                            if !self.in_doubt {
+                                let released = context.operators.check_released(self.number, &before, &snapshot, &unstarted);
+                                context.take(released);
+                            }
                         }
                         None => self.open_at = Some(now.after(span(context.random.between(MS, 50 * MS)))),
                     }
@@ -407,7 +450,10 @@ impl Leadership {
                     give(at, now, self.sent, link, context);
                 }
                 Command::Reply(request, reply) => {
-                    if let Some(caller) = self.callers.remove(&request) {
+                    let caller = self.callers.remove(&request);
+                    if caller.as_ref().is_some_and(|caller| matches!(caller.waits, Waits::Operator)) {
+                        context.answered_operator(self.number, request, &reply);
+                    } else if let Some(caller) = caller {
                         self.reply(at, now, &caller, reply, context);
                     }
                 }
@@ -440,7 +486,7 @@ impl Leadership {
             Waits::Reader { from, stream, .. } => {
                 context.send(Node::Replica(at), Node::Reader(from), Message::Told { stream, place: 0, what: None });
             }
-            Waits::Nobody => {}
+            Waits::Operator => {}
         }
     }
 
@@ -453,7 +499,7 @@ impl Leadership {
             cluster_id: state.meta.cluster_id,
             version,
             number_of_shards: state.meta.number_of_shards,
-            lease_ttl: LEASE,
+            lease_ttl: self.lease,
             assignment: Some(held(&state, slot)),
             claim_wanted: false,
         })
@@ -462,30 +508,19 @@ impl Leadership {
     /// **L8, P10.** Nobody's lease ends before this process was awake for as long, since it opened its port or heard of it last.
     fn notice(&mut self, at: usize, notice: Notice, context: &mut Context) {
         context.log(|| format!("replica {at}: {notice:?}"));
-        context.reached(match &notice {
-            Notice::Joined { replaces: None, .. } => "an executor joined",
-            Notice::Joined { replaces: Some((_, true)), .. } => "a process took the place of one that was proven gone",
-            Notice::Joined { replaces: Some((_, false)), .. } => "a process took the place of one that might live",
-            Notice::Lapsed { .. } => "a lease ended",
-            Notice::Left { .. } => "an executor left",
-            Notice::Wished { .. } => "an operator wished something",
-            Notice::Moved { .. } => "shards moved",
-            Notice::NotAdmitted { .. } => "shards were not started in time",
-            Notice::ReleaseTimedOut { .. } => "shards were not stopped in time",
-            Notice::Stalled { .. } => "a leader stalled",
-            Notice::TermRaised { .. } => "a higher term was shown",
-            Notice::EpochsRaised(_) => "higher epochs were shown",
-            Notice::StoreRestored { .. } => "an executor proved that the store was put back",
-            Notice::ForeignCluster { .. } => "an executor came from another cluster",
-            // What no operator of the simulation asks for.
-            _ => "something else",
-        });
+        context.reached(cases::noticed(&notice));
+        if matches!(notice, Notice::NotAdmitted { .. } | Notice::StoreRestored { .. }) {
+            context.operators.looks_change();
+        }
         if let Notice::Lapsed { id, incarnation, .. } = notice {
-            let heard = self.heard.get(&(id.clone(), incarnation)).copied();
-            let rule = if self.ran.since(self.opened_at) < LEASE { "L8" } else { "P10" };
-            let awake = self.awake.saturating_sub(heard.unwrap_or(self.opened));
-            context.expect(awake + TURN >= LEASE, || {
-                format!("{rule}: replica {at} called {id} dead after it was awake for {awake:?} only")
+            let who = (id, incarnation);
+            let heard = self.heard.get(&who).copied().unwrap_or(self.opened);
+            let (open, silent) = (self.awake.saturating_sub(self.opened), self.awake.saturating_sub(heard));
+            let longest = if self.before.contains(&who) { self.longest_before } else { Duration::ZERO };
+            let early = self.ran.since(self.opened_at) < longest.max(self.lease);
+            let (rule, id) = (if early { "L8" } else { "P10" }, who.0);
+            context.expect(silent + TURN >= self.lease && open + TURN >= longest, || {
+                format!("{rule}: replica {at} called {id} dead after it was awake for {silent:?} only, and open for {open:?}")
             });
         }
     }

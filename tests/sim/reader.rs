@@ -1,6 +1,6 @@
 //! A reader of the routing table: the real cache behind a `Router`, and around it what keeps it up to date.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prost::Message as _;
@@ -10,7 +10,7 @@ use shard_manager::client::pace::Pace;
 use shard_manager::client::{Route, Table};
 use shard_manager::rpc::WatchRoutingTableResponse;
 use shard_manager::rpc::watch_routing_table_response::Change;
-use shard_manager::types::{BootInstant, ClusterId, ShardId};
+use shard_manager::types::{BootInstant, ClusterId, ShardId, Term};
 
 use crate::context::{Context, Message, Node};
 use crate::guards::Guard;
@@ -35,8 +35,8 @@ pub struct Reader {
     watches: u64,
     /// When the first address was asked since one answered last, or since all had failed.
     round: Option<BootInstant>,
-    /// To hold the cache to it (L12).
-    left: BTreeSet<ClusterId>,
+    /// To hold the cache to it (L12): the clusters that it left, and at which terms.
+    left: BTreeMap<ClusterId, Term>,
 }
 
 /// A stream: in order, or broken.
@@ -65,7 +65,7 @@ impl Reader {
             watch: None,
             watches: 0,
             round: None,
-            left: BTreeSet::new(),
+            left: BTreeMap::new(),
         }
     }
 
@@ -101,7 +101,7 @@ impl Reader {
     fn ask(&mut self, now: BootInstant, context: &mut Context) {
         self.round.get_or_insert(now);
         self.watches += 1;
-        let known = self.cache.table().map(|table| (table.cluster_id(), table.version()));
+        let known = self.cache.shown();
         self.watch = Some(Watch {
             number: self.watches,
             asked: now,
@@ -162,7 +162,8 @@ impl Reader {
         let Some(table) = self.cache.table() else { return true };
         if let Some(before) = before {
             if before.cluster_id() != table.cluster_id() {
-                self.left.insert(before.cluster_id());
+                self.left.insert(before.cluster_id(), before.version().term);
+                context.log(|| format!("reader {} follows to cluster {} at {}", self.at, table.cluster_id(), table.version()));
                 context.reached("a reader followed to another cluster");
             } else {
                 let epochs = before.routes().all(|route| route.epoch <= table.epoch(route.shard));
@@ -172,8 +173,13 @@ impl Reader {
             }
         }
         let (cluster_id, version) = (table.cluster_id(), table.version());
-        let has_left = self.left.contains(&cluster_id);
-        context.expect(!has_left, || format!("L12: a reader returned to cluster {cluster_id}"));
+        if let Some(left_at) = self.left.remove(&cluster_id) {
+            context.reached("a reader returned to a cluster that proved that it is led");
+            let term = version.term;
+            context.expect(term > left_at, || {
+                format!("L12: a reader returned to cluster {cluster_id} at {term}, left at {left_at}")
+            });
+        }
         let is_so = context.store.durable(version).any(|state| is_of(table, Snapshot { version, state: state.clone() }));
         // Where versions do not tell states apart, a step may begin at another state than the reader has.
         let is_sure = context.versions_tell_apart();
@@ -203,7 +209,8 @@ impl Reader {
         let shards = (0..table.number_of_shards()).map(ShardId);
         let is_sure = shards.map(|shard| self.cache.known(shard)).all(|known| matches!(known, Known::Route(_)));
         let is_newest = (table.cluster_id(), table.version()) == (newest.state.meta.cluster_id, newest.version);
-        is_newest && is_sure && (!told_apart || is_of(table, newest.clone()))
+        // Else it may have mixed two tables, until the next leader.
+        is_newest && (!told_apart || is_sure && is_of(table, newest.clone()))
     }
 }
 

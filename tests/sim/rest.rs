@@ -1,14 +1,15 @@
 //! The promises about who works on what, looked at after every step; and whether a world has come to rest.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use shard_manager::assignment::command::Snapshot;
 use shard_manager::assignment::lease;
 use shard_manager::assignment::planner::{self, Member, Role};
-use shard_manager::assignment::record::{ShardRecord, ShardState};
+use shard_manager::assignment::record::{ShardRecord, ShardState, Standing};
 use shard_manager::types::{ShardId, Slot};
 
-use crate::context::{LEASE, LONGEST_WAY};
+use crate::context::LONGEST_WAY;
 use crate::executor::Process;
 use crate::random::{Instant, SECOND, us};
 use crate::store::LEADERSHIP;
@@ -23,7 +24,9 @@ pub enum Lacks {
     Taken,
     /// Known to readers.
     Known,
-    /// Spread fairly over everybody.
+    /// Taken away from who was removed and stays so.
+    Gone,
+    /// Spread fairly over everybody else.
     Fair,
 }
 
@@ -31,10 +34,10 @@ impl Lacks {
     /// **P6.** The last message of the storm arrives; an election; what it left behind runs out by a new leader's first leases, or what
     /// that granted was not started or stopped and runs out once more. Over a lost store grants are held back as well, for the time of a
     /// lease after those who can tell have come, and what the storage refuses then is granted anew. Balance takes its time.
-    pub fn bound(self, store_was_lost: bool) -> Instant {
-        let lease = us(LEASE + lease::margin(LEASE));
+    pub fn bound(self, longest_lease: Duration, store_was_lost: bool) -> Instant {
+        let lease = us(longest_lease + lease::margin(longest_lease));
         let held = LONGEST_WAY + LEADERSHIP + 3 * lease + 2 * SECOND + if store_was_lost { 3 * lease } else { 0 };
-        if self == Lacks::Fair { held + 64 * us(LEASE) } else { held }
+        if self == Lacks::Fair { held + 64 * us(longest_lease) } else { held }
     }
 }
 
@@ -76,13 +79,18 @@ impl World {
         if !self.readers.iter().all(|reader| reader.knows(&newest, self.context.versions_tell_apart())) {
             return Some(Lacks::Known);
         }
-        let members = state.executors();
+        let lives = |process: &Process| process.alive && !process.workers.is_empty();
+        let has = |id| state.present(id).is_some() || self.processes.iter().any(|process| process.id == *id && lives(process));
+        if self.gone.iter().any(has) {
+            return Some(Lacks::Gone);
+        }
+        let members = state.executors().filter(|(_, record)| record.standing == Standing::Present);
         let members = members.map(|(slot, record)| Member { slot, id: record.id.clone(), weight: 1, role: Role::Takes });
         let members: Vec<Member> = members.collect();
         let home = |slot: Slot| members.iter().position(|member| member.slot == slot).map_or(planner::NOBODY, |at| at as u32);
         let homes: Vec<u32> = state.shards().map(|(_, record)| record.owner().map_or(planner::NOBODY, home)).collect();
         let input = planner::Input { members: &members, homes: &homes, threshold: 0.1, avoid: &BTreeMap::new(), still: false };
-        let is_fair = members.len() == self.ids.len() && planner::plan(&input).0.moves.is_empty();
+        let is_fair = members.len() + self.gone.len() == self.ids.len() && planner::plan(&input).0.moves.is_empty();
         (!is_fair).then_some(Lacks::Fair)
     }
 }

@@ -1,7 +1,7 @@
 //! Everything there is: replicas, executors' processes, readers, the store, and links between them that lose, delay, repeat and
 //! reorder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use shard_manager::types::ExecutorId;
@@ -45,6 +45,8 @@ pub struct World {
     pub processes: Vec<Process>,
     pub readers: Vec<Reader>,
     pub ids: Vec<ExecutorId>,
+    /// Who was removed and is not admitted again when the storm is over.
+    pub gone: BTreeSet<ExecutorId>,
     queue: BTreeMap<(Instant, u64), What>,
     entries: u64,
     /// When each runs next, as far as queued.
@@ -88,6 +90,10 @@ impl World {
         // In half of the worlds the store is lost now and then, in half of these while clocks are wrong.
         let lot = context.random.below(4);
         (context.store_is_lost, context.store.clocks_are_right) = (lot < 2, lot == 1);
+        // In half of the worlds managers are configured anew with other leases now and then.
+        if context.random.per_mille(500) {
+            context.leases = [2, 3, 6].map(Duration::from_secs).to_vec();
+        }
         let ids = ["a", "b", "c", "d"].iter().take(executors).map(|id| id.parse().expect("a valid id")).collect();
         let mut world = World {
             context,
@@ -95,6 +101,7 @@ impl World {
             processes: Vec::new(),
             readers: Vec::new(),
             ids,
+            gone: BTreeSet::new(),
             queue: BTreeMap::new(),
             entries: 0,
             wakes: BTreeMap::new(),
@@ -141,12 +148,12 @@ impl World {
                     let (held_after, fair_after) = (Duration::from_micros(held_after), Duration::from_micros(calm));
                     return Ok(Outcome { held_after, fair_after, reached: self.context.reached });
                 }
-                let lost = self.context.store.restores > 0;
+                let (longest, lost) = (self.context.longest_lease(), self.context.store.restores > 0);
                 // What is still to be spread may move once more.
                 last_held = if held { calm } else { last_held };
                 let (bound, late) = match lacks {
-                    None | Some(Lacks::Fair) => (Lacks::Fair.bound(lost), calm),
-                    Some(lacks) => (lacks.bound(lost), calm - last_held),
+                    None | Some(Lacks::Fair) => (Lacks::Fair.bound(longest, lost), calm),
+                    Some(lacks) => (lacks.bound(longest, lost), calm - last_held),
                 };
                 self.context.expect(late < bound, || format!("P6: shards are not {lacks:?} after {} ms of calm", late / MS));
             }
@@ -256,6 +263,11 @@ impl World {
     fn arrive(&mut self, to: Node, message: Message) {
         match (to, message) {
             (Node::Replica(at), message) => {
+                // Whoever calls an executor dead has looked.
+                let lives = |id: &ExecutorId| self.processes.iter().any(|process| process.alive && process.id == *id);
+                if matches!(&message, Message::Word(word) if word.buries().is_some_and(lives)) {
+                    return;
+                }
                 if self.replicas[at].down_until > self.context.time {
                     return refuse(at, vec![message], &mut self.context);
                 }
@@ -274,8 +286,15 @@ impl World {
                 if !self.context.store.answers(time, request) {
                     return;
                 }
+                let before = self.context.store.current();
                 match self.context.store.commit(time, guard, number, expected, &changes) {
                     Ok(result) => {
+                        let after = self.context.store.current();
+                        if let Some(after) = after.filter(|after| before.as_ref().is_none_or(|it| it.version != after.version)) {
+                            let before = before.as_ref().map(|before| &*before.state);
+                            let kept = self.context.operators.landed(number, before, &after.state);
+                            self.context.take(kept);
+                        }
                         let attempt = changes.meta.attempt;
                         self.context.log(|| format!("the store answers attempt {attempt} of leadership {number}: {result:?}"));
                         let stored = Message::Stored { number, attempt, result };

@@ -90,7 +90,7 @@ impl Engine {
             commands.push(Command::Notice(Notice::StoreRestored { shown, loaded, held_back }));
         }
         for shard in self.in_doubt(renewal) {
-            let held = matches!(draft.next().shard(shard).state, ShardState::Held(_));
+            let held = draft.is_held(shard);
             if held && !draft.release_shard(shard, Cause::Restored) {
                 return;
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::assignment::command::{Cause, Notice};
 use crate::assignment::event::{Renewal, RequestId};
-use crate::assignment::record::{End, ExecutorRecord, ShardRecord};
+use crate::assignment::record::{End, ExecutorRecord, ShardRecord, ShardState};
 use crate::assignment::state::{EXECUTORS_PER_PAGE, SHARDS_PER_PAGE, State};
 use crate::types::{ExecutorId, Incarnation, ShardId, Slot};
 
@@ -169,6 +169,11 @@ impl<'a> Draft<'a> {
             self.outbox.causes.insert(shard, cause);
         }
         fits
+    }
+
+    /// Whether a shard is held: nothing of this draft has released it so far.
+    pub fn is_held(&self, shard: ShardId) -> bool {
+        matches!(self.next.shard(shard).state, ShardState::Held(_))
     }
 
     /// Asks the owner of a held shard to stop it.

@@ -183,10 +183,12 @@ impl Engine {
         let Some(contact) = self.contacts.get(&slot) else { return };
         for shard in contact.owned() {
             let known = contact.releasing.contains_key(&shard);
-            if !draft.free_shard(shard, (!known).then_some(cause)) {
+            // What an operator moves in this very draft goes where it was to go.
+            let moved = !known && !draft.is_held(shard);
+            if !draft.free_shard(shard, (!known && !moved).then_some(cause)) {
                 return;
             }
-            self.destinations.extend(succession.map(|destination| (shard, destination)));
+            self.destinations.extend(succession.filter(|_| !moved).map(|destination| (shard, destination)));
         }
     }
 
@@ -208,7 +210,9 @@ impl Engine {
     fn release_all(&mut self, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
         let succession = self.succession(draft, id);
         let Some(contact) = self.contacts.get(&slot) else { return };
-        for shard in contact.desired() {
+        // An operator may move some in this very draft.
+        let held: Vec<ShardId> = contact.desired().filter(|&shard| draft.is_held(shard)).collect();
+        for shard in held {
             if !draft.release_shard(shard, Cause::Superseded) {
                 return;
             }
@@ -222,7 +226,7 @@ impl Engine {
         let Some(contact) = self.contacts.get_mut(&slot) else { return };
         contact.sluggish_until = contact.sluggish_until.filter(|until| *until > now);
         let mut shards = contact.unadmitted.over(now);
-        shards.retain(|&shard| draft.release_shard(shard, Cause::NotAdmitted));
+        shards.retain(|&shard| draft.is_held(shard) && draft.release_shard(shard, Cause::NotAdmitted));
         if shards.is_empty() {
             return;
         }
@@ -266,7 +270,7 @@ impl Engine {
             // What would move for balance, for whoever asks why it does not.
             let (wanted, _) = planner::plan(&planner::Input { still: false, ..input });
             let runs = |shard: ShardId| members.get(homes[shard.0 as usize] as usize).is_some_and(|it| it.role == Role::Takes);
-            let held = |shard: ShardId| matches!(draft.next().shard(shard).state, ShardState::Held(_));
+            let held = |shard: ShardId| draft.is_held(shard);
             let waiting = wanted.moves.iter().filter(|it| runs(it.shard) && held(it.shard));
             self.deferred.extend(waiting.map(|it| Deferred { shard: it.shard, to: members[it.to as usize].slot }));
         }

@@ -82,6 +82,7 @@ impl World {
         }
         assert_eq!(world.broken, Vec::<String>::new());
         world.left = bounds;
+        world.net.retain(|message| bounds.commands > 0 || !matches!(&**message, Message::Push { .. }));
         world.is_contested = bounds.elections > 0;
         world.lands_at_once = bounds.elections == 0 && bounds.doubts == 0 && bounds.outages == 0;
         world.executors = world.executors.map(|executor| Shared::new(executor.rested()));

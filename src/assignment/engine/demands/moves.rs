@@ -40,7 +40,7 @@ impl Engine {
         };
         let count = begun.unwrap_or(moving.len() as u32);
         for shard in moving {
-            let held = matches!(draft.next().shard(shard).state, ShardState::Held(_));
+            let held = draft.is_held(shard);
             if held && !draft.release_shard(shard, Cause::Operator) {
                 self.begun_move = Some((request, count));
                 return Drafted::Full;

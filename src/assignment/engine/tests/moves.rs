@@ -277,3 +277,63 @@ proptest! {
         prop_assert_eq!(rig.revision, revision);
     }
 }
+
+/// One shard of `a` is to move to `b`, and in the same turn a new process of `a` registers at this endpoint.
+fn moved_while_its_owner_is_replaced(endpoint: &str) -> (Rig, u32) {
+    let mut rig = cluster_of(&["a", "b"]);
+    let shard = of(&rig, "a")[0];
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    let registration = rig.registration("a", 12, endpoint);
+    move_shards(&mut rig, [shard], "b");
+    rig.register(registration);
+    assert_eq!(kinds(&rig.turn()), ["commit"]);
+    let commands = rig.commit();
+    assert_eq!(replies(&commands)[0], Ok(Answer::Moving(rig.version(), 1)));
+    (rig, shard)
+}
+
+#[test]
+fn a_move_in_the_turn_in_which_a_new_process_takes_its_owners_place_ends_nobody() {
+    let (mut rig, shard) = moved_while_its_owner_is_replaced("http://elsewhere:1");
+    assert!(rig.owners().iter().filter(|owner| owner.starts_with("~a=")).count() == 20, "the old process stops all of them");
+    let old = Renewal { claim: Claim::Full(held(&[])), mark: rig.version(), ..rig.renewal(&rig.executors["a"]) };
+    rig.renew(old);
+    rig.settle();
+    assert_eq!(rig.owners()[shard as usize], format!("b={}", TERM + 1), "where the operator wants it");
+    assert_eq!((rig.count("a"), rig.count("b")), (19, 21));
+}
+
+#[test]
+fn a_move_in_the_turn_in_which_its_owner_is_restarted_in_place_is_done() {
+    let mut rig = Rig::new(40);
+    for (name, incarnation) in [("a", 11), ("b", 21)] {
+        rig.join_at(name, incarnation, &format!("http://10.0.0.1:{incarnation}"));
+    }
+    rig.pass(SETTLE * 2);
+    let shard = of(&rig, "a")[0];
+    let registration = rig.registration("a", 12, "http://10.0.0.1:11");
+    move_shards(&mut rig, [shard], "b");
+    rig.register(registration);
+    rig.settle();
+    assert!(rig.owners()[shard as usize].starts_with("b="), "{}", rig.owners()[shard as usize]);
+}
+
+#[test]
+fn a_move_in_the_turn_in_which_the_time_to_start_the_shard_is_over_ends_nobody() {
+    let mut rig = cluster_of(&["a", "b"]);
+    let ours = of(&rig, "a");
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    let rest: Vec<(u32, u64)> = ours[1..].iter().map(|&shard| (shard, TERM)).collect();
+    let renewal = Renewal { claim: Claim::Full(held(&rest)), ..rig.renewal(&rig.executors["a"]) };
+    let over = rig.now.after(LEASE + LEASE / 100 + Duration::from_millis(100));
+    while rig.now < over {
+        rig.renew(renewal.clone());
+        rig.renew_as("b").expect("renewed");
+        rig.settle();
+        rig.now = rig.now.after(TICK);
+    }
+    move_shards(&mut rig, [ours[0]], "b");
+    assert_eq!(kinds(&rig.turn()), ["commit"]);
+    rig.commit();
+    assert_eq!(rig.owners()[ours[0] as usize], format!("~a={TERM}"));
+}
