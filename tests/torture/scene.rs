@@ -26,7 +26,7 @@ use crate::support::free_address;
 use crate::watch::{self, Leaders};
 
 /// For what has no bound of its own: the first start, and a rest that comes too late for its bound but comes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// How often it is looked whether all is at rest.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long callers go on when all is at rest.

@@ -17,7 +17,8 @@ use shard_manager::store::sqlite::SqliteStore;
 use shard_manager::store::{Loaded, Store as _};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::history::Part;
@@ -62,7 +63,8 @@ impl Reader {
         if let Some(url) = persistence.postgres.url.clone() {
             let schema = persistence.postgres.schema.clone();
             let server = Server::new(postgres::Settings::from_config(&persistence.postgres, PATIENCE).unwrap());
-            return Reader::Postgres { url: url.reveal().to_owned(), schema, store: PostgresStore::new(server) };
+            let (url, store) = (url.reveal().to_owned(), PostgresStore::new(server));
+            return Reader::Postgres { url, schema, store, session: Mutex::default() };
         }
         let keys = &persistence.etcd;
         if keys.endpoints.is_empty() {
@@ -80,10 +82,17 @@ impl Reader {
                 let keys = client.kv_client().get(prefix.as_str(), Some(GetOptions::new().with_prefix())).await.ok()?;
                 keys.kvs().iter().map(etcd_client::KeyValue::create_revision).min().unwrap_or(0)
             }
-            Reader::Postgres { url, schema, .. } => {
-                let mut client = url.parse::<PgConnectOptions>().ok()?.connect().await.ok()?;
+            Reader::Postgres { url, schema, session, .. } => {
+                // One that fails, or is left in the middle of a look, is not used again.
+                let mut place = session.lock().await;
+                let mut client = match place.take() {
+                    Some(client) => client,
+                    None => url.parse::<PgConnectOptions>().ok()?.connect().await.ok()?,
+                };
                 let number = format!("SELECT number FROM {schema}.leader");
-                sqlx::query_scalar(AssertSqlSafe(number)).fetch_optional(&mut client).await.ok()?.unwrap_or(0)
+                let number = sqlx::query_scalar(AssertSqlSafe(number)).fetch_optional(&mut client).await.ok()?.unwrap_or(0);
+                *place = Some(client);
+                number
             }
             Reader::Sqlite { path } => {
                 let mut client = SqliteConnectOptions::new().filename(path).connect().await.ok()?;
@@ -107,7 +116,7 @@ impl Reader {
     }
 
     /// Reads for ever. What changed in the middle of a look is not noted. `quiet` is held by whoever replaces the file.
-    pub async fn follow(self, part: Part, fences: Fences, quiet: Arc<tokio::sync::Mutex<()>>) {
+    pub async fn follow(self, part: Part, fences: Fences, quiet: Arc<Mutex<()>>) {
         let mut last = None;
         loop {
             // A file that is opened anew costs more.
