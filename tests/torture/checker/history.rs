@@ -368,7 +368,7 @@ fn read(value: &Value) -> Result<Option<(u64, Event)>, Missing> {
             why: it.text("why").unwrap_or_default(),
         },
         // Of interest to people who read it.
-        "began" | "raised" | "superseded" => Event::Other,
+        "began" | "exited" | "raised" | "superseded" => Event::Other,
         _ => return Ok(None),
     };
     Ok(Some((at_ns, event)))

@@ -60,7 +60,6 @@ fn faults(history: &History, report: &mut Report) {
         }
     }
     for (kind, times) in times {
-        report.count(&format!("faults: {kind}"), times);
         if times == 0 {
             report.not_measured.push(format!("fault {kind}: it never happened"));
         }
