@@ -1,4 +1,4 @@
-.PHONY: verify fix test sim model bench check-deploy
+.PHONY: verify fix test sim model torture-guards bench check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -16,6 +16,11 @@ sim:
 # Every run of the lease protocol within bounds, the large ones too: some minutes; see docs/testing.md.
 model:
 	MODEL_DEEP=1 cargo test --locked --test model promises -- --nocapture
+
+# Takes what the promises rest on out of a copy of the sources, one by one; torture runs must turn red. Hours; see docs/testing.md.
+GUARDS = all
+torture-guards:
+	TORTURE_GUARDS=$(GUARDS) cargo test --locked --test torture_guards without_a_guard -- --nocapture
 
 # What we ship for running it, against Kubernetes' schemas, promtool, docker-compose and systemd.
 check-deploy:

@@ -5,6 +5,7 @@
 //! `make torture MINUTES=60 SEED=1 STORE=etcd`; without anything said it is one minute beside a SQLite file.
 #![allow(clippy::unwrap_used)]
 
+mod checker;
 mod child;
 mod client;
 mod executor;
@@ -27,9 +28,10 @@ mod watch;
 
 use settings::Settings;
 
-/// What the checker makes of a history. None stands here yet.
-fn check(_history: &std::path::Path) -> report::Verdict {
-    report::Verdict::default()
+/// What the checker makes of a history.
+fn check(history: &std::path::Path) -> report::Verdict {
+    let report = checker::check(history);
+    report::Verdict { violations: report.violations.len(), text: report.to_string() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
