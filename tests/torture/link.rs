@@ -38,6 +38,11 @@ impl Link {
         self.0.iter().map(|proxy| proxy.address).collect()
     }
 
+    /// On the way to one address alone.
+    pub fn harm_one(&self, at: usize, harm: Harm) {
+        apply(&self.0[at], harm);
+    }
+
     /// Until [`Link::restore`].
     pub fn harm(&self, harm: Harm) {
         self.0.iter().for_each(|proxy| apply(proxy, harm));

@@ -21,6 +21,7 @@ mod report;
 mod scene;
 mod settings;
 mod storage;
+mod stored;
 #[path = "../support/mod.rs"]
 mod support;
 mod watch;

@@ -42,7 +42,8 @@ impl Stage {
         let is_fine = match code {
             Some(0) => was_asked,
             Some(code) => fine.contains(&code),
-            None => signal == Some(9),
+            // One that has just begun does not listen to SIGTERM and SIGINT yet.
+            None => signal == Some(9) || (was_asked && matches!(signal, Some(2 | 15))),
         };
         if !is_fine {
             self.odd_ends.push(format!("{party} ended with {status}, {}", if was_asked { "asked to" } else { "unasked" }));

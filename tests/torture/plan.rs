@@ -82,6 +82,22 @@ pub enum Kind {
     StoreWiped,
     /// Each executor, then each replica, one after the other.
     RollingRestart,
+    /// The leader dies as soon as it has acknowledged an operator's wish.
+    KillAfterAcknowledgement,
+    /// On one side the leader and one executor, on the other the store, the standbys and all other executors.
+    Split,
+    /// An executor is cut off until its lease ends, and calls again while the leader's commits are slow.
+    LeaseEdge,
+    /// An executor's shards go and come all the time, and what it is told comes late.
+    ChurnLateCommands,
+    /// The same, and what it says comes late.
+    ChurnLateCalls,
+    /// The same, and what it is answered comes late.
+    ChurnLateAnswers,
+    /// A commit is held on its way until another one leads.
+    StaleCommit,
+    /// An executor is cut off from everything for longer than its lease, and runs on.
+    CutExecutor,
 }
 
 /// To whom. Who leads is found out when the time has come.
@@ -131,6 +147,8 @@ const ROLLING: Duration = Duration::from_millis(900 * (SEATS + REPLICAS) as u64)
 const SEATS_BROKEN: usize = 3;
 /// A store that does nothing for long comes in every so many rounds of all the others.
 const ROUNDS: usize = 3;
+/// Runs that are shorter have no room for what takes many steps.
+const LONG: Duration = Duration::from_secs(300);
 
 impl Kind {
     /// As histories call it.
@@ -138,8 +156,8 @@ impl Kind {
         serde_json::to_value(self).unwrap().as_str().unwrap().to_owned()
     }
 
-    /// All that are done over a store.
-    pub fn of(store: Store) -> Vec<Kind> {
+    /// All that are done over a store, in a run of that length.
+    pub fn of(store: Store, length: Duration) -> Vec<Kind> {
         use Kind::*;
         let mut all = vec![
             ManagerKilled,
@@ -180,6 +198,13 @@ impl Kind {
             Store::Postgres => all.extend([&network[..], &[DatabaseRestarted, FreezeStore]].concat()),
             Store::Sqlite => all.push(DatabaseLocked),
         }
+        if length >= LONG {
+            all.extend([KillAfterAcknowledgement, LeaseEdge, ChurnLateCommands, ChurnLateCalls, ChurnLateAnswers]);
+            all.extend([StaleCommit, CutExecutor]);
+            if store != Store::Sqlite {
+                all.push(Split);
+            }
+        }
         all
     }
 
@@ -198,7 +223,7 @@ impl Kind {
             RouterHeld | RouterDropped => Target::Router,
             MemberKilled | FreezeMember => Target::Member(random.random_range(0..3)),
             DatabaseRestarted | FreezeStore | DatabaseLocked | MajorityLost | StoreWiped => Target::Store,
-            RollingRestart => Target::All,
+            RollingRestart | Split => Target::All,
             _ => Target::Seat(random.random_range(0..SEATS)),
         }
     }
@@ -218,6 +243,12 @@ impl Kind {
             ExecutorLeft | Drained | Removed => between(LEASE, LEASE * 2),
             StoreWiped => aftermath(),
             RollingRestart => ROLLING,
+            Split => TTL + LEASE + Duration::from_secs(3),
+            CutExecutor => 2 * LEASE + Duration::from_secs(1),
+            ChurnLateCommands | ChurnLateCalls | ChurnLateAnswers => Duration::from_secs(5),
+            KillAfterAcknowledgement => TTL / 2,
+            LeaseEdge => LEASE + Duration::from_millis(1200),
+            StaleCommit => TTL + LEASE,
             _ => between(LEASE / 10, LEASE * 3 / 2),
         }
     }
@@ -228,6 +259,20 @@ impl Kind {
             (StoreHeld | StoreRequestsLost | StoreAnswersLost | StoreDropped | StoreDelayed, _) => vec![Resource::ReplicasStore],
             // Where the standby stands still and the leader dies, the third one has to reach the store.
             (StandbyPausedAsLeaderDies, _) => vec![Resource::Replicas, Resource::ReplicasStore, Resource::Store],
+            (KillAfterAcknowledgement, Target::Seat(at)) => vec![Resource::Replicas, Resource::Wish(at)],
+            (StaleCommit, Target::Seat(at)) => {
+                vec![Resource::Replicas, Resource::ReplicasStore, Resource::Store, Resource::Wish(at)]
+            }
+            (LeaseEdge, Target::Seat(at)) => {
+                vec![Resource::Replicas, Resource::ReplicasStore, Resource::Store, Resource::Seat(at)]
+            }
+            (ChurnLateCommands | ChurnLateCalls | ChurnLateAnswers, Target::Seat(at)) => {
+                vec![Resource::Seat(at), Resource::Wish(at)]
+            }
+            (Split, _) => {
+                let replicas = [Resource::Replicas, Resource::ReplicasStore, Resource::Store];
+                (0..SEATS).map(Resource::Seat).chain(replicas).collect()
+            }
             (_, Target::Leader | Target::Standby(_)) => vec![Resource::Replicas],
             (Drained | Removed | Moved, Target::Seat(at)) => vec![Resource::Wish(at)],
             (_, Target::Seat(at)) => vec![Resource::Seat(at)],
@@ -255,7 +300,7 @@ pub fn plan(seed: u64, store: Store, length: Duration) -> Vec<Fault> {
     let mut pace = PACE;
     loop {
         let faults = draw(seed, store, length, pace);
-        let has_all = || Kind::of(store).iter().all(|kind| faults.iter().any(|fault| fault.kind == *kind));
+        let has_all = || Kind::of(store, length).iter().all(|kind| faults.iter().any(|fault| fault.kind == *kind));
         if pace < PACE / 20 || has_all() {
             return faults;
         }
@@ -271,7 +316,7 @@ fn draw(seed: u64, store: Store, length: Duration, pace: Duration) -> Vec<Fault>
     let (mut at, mut rounds, mut is_wiped) = (START, 0, false);
     while at < length {
         if deck.is_empty() {
-            deck = Kind::of(store);
+            deck = Kind::of(store, length);
             deck.retain(|kind| *kind != Kind::StoreWiped && (*kind != Kind::MajorityLost || rounds % ROUNDS == 0));
             deck.shuffle(&mut random);
             rounds += 1;
@@ -290,9 +335,12 @@ fn draw(seed: u64, store: Store, length: Duration, pace: Duration) -> Vec<Fault>
             Kind::StoreWiped => is_wiped = true,
             kind => deck.retain(|other| *other != kind),
         }
-        // Nothing hinders a replica from coming back while the aftermath lasts.
-        let until = if fault.kind == Kind::StoreWiped { TTL } else { fault.length } + fault.begin + fault.kind.rest();
-        busy.extend(fault.kind.resources(fault.target).into_iter().map(|resource| (resource, until)));
+        for resource in fault.kind.resources(fault.target) {
+            // A wiped store hinders no replica for long, but its aftermath is a phase of its own.
+            let is_short = fault.kind == Kind::StoreWiped && resource != Resource::Store;
+            let lasts = if is_short { TTL } else { fault.length };
+            busy.insert(resource, fault.begin + lasts + fault.kind.rest());
+        }
         faults.push(fault);
         at += pace.mul_f64(random.random_range(0.4..1.6));
     }
@@ -326,11 +374,23 @@ fn a_minute_has_every_kind_and_the_store_is_wiped_once() {
     for store in [Store::Etcd, Store::Postgres, Store::Sqlite] {
         for seed in 0..100 {
             let faults = plan(seed, store, Duration::from_secs(60));
-            for kind in Kind::of(store) {
+            for kind in Kind::of(store, Duration::from_secs(60)) {
                 assert!(faults.iter().any(|fault| fault.kind == kind), "{kind:?} on {store:?}, seed {seed}");
             }
             assert_eq!(faults.iter().filter(|fault| fault.kind == Kind::StoreWiped).count(), 1);
             assert!(faults.iter().all(|fault| fault.begin + fault.length <= Duration::from_secs(60)));
+        }
+    }
+}
+
+#[test]
+fn five_minutes_have_what_takes_many_steps_too() {
+    for store in [Store::Etcd, Store::Postgres, Store::Sqlite] {
+        for seed in 0..20 {
+            let faults = plan(seed, store, LONG);
+            for kind in Kind::of(store, LONG) {
+                assert!(faults.iter().any(|fault| fault.kind == kind), "{kind:?} on {store:?}, seed {seed}");
+            }
         }
     }
 }

@@ -45,9 +45,12 @@ impl Report {
         counts: &BTreeMap<Kind, usize>,
         missed: usize,
         rest: Option<Duration>,
-        odd_ends: Vec<String>,
+        mut odd_ends: Vec<String>,
         verdict: Verdict,
     ) -> Report {
+        // What a leader itself finds wrong with its state.
+        let found = all.iter().filter(|line| line["violations"].as_array().is_some_and(|all| !all.is_empty()));
+        odd_ends.extend(found.map(|line| format!("the state at {} was not sound: {}", line["at_ns"], line["violations"])));
         let Settings { seed, store, length, .. } = *settings;
         let mut lines = BTreeMap::new();
         for line in all {
@@ -70,7 +73,7 @@ impl Report {
             .collect();
         terms.sort_unstable();
         terms.dedup();
-        let mut kinds: BTreeMap<Kind, usize> = Kind::of(store).into_iter().map(|kind| (kind, 0)).collect();
+        let mut kinds: BTreeMap<Kind, usize> = Kind::of(store, length).into_iter().map(|kind| (kind, 0)).collect();
         kinds.extend(counts);
         let (elections, is_temporary) = (terms.len(), settings.directory.is_none());
         Report { history, seed, store, length, kinds, missed, lines, gaps, elections, rest, odd_ends, verdict, is_temporary }
@@ -141,7 +144,7 @@ impl fmt::Display for Report {
             }
             None => writeln!(f, "  NOT every shard owned after all was healed, bound {:?}", settings::bound(self.store))?,
         }
-        for (title, all) in [("gaps", &self.gaps), ("ends that should not be", &self.odd_ends)] {
+        for (title, all) in [("gaps", &self.gaps), ("what should not be", &self.odd_ends)] {
             writeln!(f, "  {title}: {}", if all.is_empty() { "none" } else { "" })?;
             all.iter().try_for_each(|one| writeln!(f, "    {one}"))?;
         }

@@ -1,6 +1,7 @@
 //! A run from its beginning to its end.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -20,11 +21,12 @@ use crate::plan::{Kind, plan};
 use crate::process::Process;
 use crate::report::Report;
 use crate::settings::{self, COMMAND_TIMEOUT, LEASE, REPLICAS, SEATS, SHARDS, Settings, TTL};
+use crate::stored::{Fences, Reader};
 use crate::support::free_address;
 use crate::watch::{self, Leaders};
 
 /// For what has no bound of its own: the first start, and a rest that comes too late for its bound but comes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 /// How often it is looked whether all is at rest.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long callers go on when all is at rest.
@@ -40,7 +42,7 @@ pub async fn play(settings: &Settings) -> Report {
 
     let mut world = world(settings, &directory, &program, listening).await;
     world.look_after();
-    let mut watchers = watchers(&world);
+    let mut watchers = watchers(&world).await;
     let router = Router::start(world.router.addresses().iter().map(ToString::to_string)).unwrap();
     watchers.spawn(watch::follow(program.clone(), router.clone()));
     world.phase("normal");
@@ -103,7 +105,7 @@ fn run_line(settings: &Settings) -> serde_json::Value {
         "command_timeout_ns": ns(COMMAND_TIMEOUT),
         "number_of_shards": SHARDS,
         "bound_ns": ns(settings::bound(*store)),
-        "kinds_expected": Kind::of(*store).iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+        "kinds_expected": Kind::of(*store, *length).iter().map(|kind| kind.name()).collect::<Vec<_>>(),
     })
 }
 
@@ -149,13 +151,18 @@ async fn world(settings: &Settings, directory: &Path, program: &Part, storage: s
     seats.push(Seat::new(&stage, "g0".to_owned(), false).await);
     let operator = Operator { part: program.clone(), ids: Ids::default(), leaders: Leaders::default(), managers };
     let router = Link::to(&operator.managers).await;
-    World { stage, replicas, seats, router, ground, operator, counts: Default::default(), missed: 0 }
+    let (fences, quiet) = (Fences::default(), Arc::default());
+    World { stage, replicas, seats, router, ground, operator, fences, quiet, counts: Default::default(), missed: 0 }
 }
 
-fn watchers(world: &World) -> JoinSet<()> {
+async fn watchers(world: &World) -> JoinSet<()> {
     let mut watchers = JoinSet::new();
     let program = &world.stage.program;
     watchers.spawn(watch::beat(program.clone()));
+    watchers.spawn(watch::states(program.clone(), world.operator.managers.clone()));
+    // Past every proxy.
+    let reader = Reader::new(world.ground.settings(&world.ground.servers())).await;
+    watchers.spawn(reader.follow(program.clone(), world.fences.clone(), Arc::clone(&world.quiet)));
     for (at, replica) in world.replicas.iter().enumerate() {
         watchers.spawn(watch::scrape(program.clone(), world.operator.leaders.clone(), at, replica.http));
         watchers.spawn(watch::read(program.clone(), at, replica.grpc));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use shard_manager::client::Router;
 use shard_manager::rpc::shard_manager_admin_client::ShardManagerAdminClient;
 use shard_manager::rpc::shard_manager_client::ShardManagerClient;
-use shard_manager::rpc::{GetRoutingTableRequest, ListExecutorsRequest, NOBODY, RoutingTable, Version};
+use shard_manager::rpc::{GetRoutingTableRequest, GetStatusRequest, ListExecutorsRequest, NOBODY, RoutingTable, Version};
 use tonic::transport::{Channel, Endpoint};
 
 use crate::history::{Part, now_ns};
@@ -17,6 +17,8 @@ use crate::history::{Part, now_ns};
 const SCRAPE: Duration = Duration::from_millis(150);
 /// How often tables are read.
 const READ: Duration = Duration::from_millis(300);
+/// How often a leader is asked for everything.
+const STATE: Duration = Duration::from_secs(1);
 /// How long an answer is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// How often this program looks whether it is awake, and how late it may be.
@@ -149,6 +151,14 @@ pub async fn beat(part: Part) {
     }
 }
 
+/// Asks for the leader's own word now and then, for ever.
+pub async fn states(part: Part, managers: Vec<SocketAddr>) {
+    loop {
+        tokio::time::sleep(STATE).await;
+        state(&part, &managers).await;
+    }
+}
+
 /// The leader's own word, at one version; noted.
 pub async fn state(part: &Part, managers: &[SocketAddr]) -> Option<State> {
     for grpc in managers {
@@ -156,7 +166,8 @@ pub async fn state(part: &Part, managers: &[SocketAddr]) -> Option<State> {
         let mut admin = ShardManagerAdminClient::new(channel(*grpc));
         let Ok(table) = tables.get_routing_table(GetRoutingTableRequest::default()).await else { continue };
         let Ok(executors) = admin.list_executors(ListExecutorsRequest {}).await else { continue };
-        let (table, executors) = (table.into_inner(), executors.into_inner());
+        let Ok(status) = admin.get_status(GetStatusRequest {}).await else { continue };
+        let (table, executors, status) = (table.into_inner(), executors.into_inner(), status.into_inner());
         if table.version != executors.version {
             continue;
         }
@@ -170,6 +181,7 @@ pub async fn state(part: &Part, managers: &[SocketAddr]) -> Option<State> {
             "cluster_id": table.cluster_id,
             "owners": owners(&table),
             "executors": listed.iter().map(as_json).collect::<Vec<_>>(),
+            "violations": status.violations,
         });
         part.note("program", "state", fields);
         let is_owned = !table.owner.contains(&NOBODY) && table.releasing.is_empty();

@@ -8,7 +8,7 @@ use super::{Active, Next, World};
 use crate::link::{Harm, Link};
 use crate::operator::Outcome;
 use crate::plan::{Kind, Target};
-use crate::settings::{SEATS, TTL};
+use crate::settings::{SEATS, SHARDS, TTL};
 
 /// Between two steps of a rolling restart.
 const ROLL: Duration = Duration::from_millis(900);
@@ -30,6 +30,12 @@ impl World {
             MemberKilled | FreezeMember | DatabaseRestarted | FreezeStore | DatabaseLocked | MajorityLost | StoreWiped => {
                 self.act_on_store(active).await
             }
+            KillAfterAcknowledgement => self.kill_after_acknowledgement(active).await,
+            Split => self.split(active),
+            LeaseEdge => self.lease_edge(active).await,
+            ChurnLateCommands | ChurnLateCalls | ChurnLateAnswers => self.churn(active),
+            StaleCommit => self.stale_commit(active).await,
+            CutExecutor => self.cut_executor(active),
         }
     }
 
@@ -183,8 +189,12 @@ impl World {
                 if operator.leaders.current().is_none() {
                     return Next::Again;
                 }
-                self.begin(active, id.clone());
-                let shard = active.fault.draw;
+                if active.name.is_none() {
+                    self.begin(active, id.clone());
+                }
+                // Another one each time: not every shard may be moved.
+                let shard = (active.fault.draw + active.turns) % SHARDS;
+                active.turns += 1;
                 active.asked = Some(tokio::spawn(async move {
                     let outcome = match kind {
                         Kind::Drained => operator.ask("drain", &id).await,
@@ -206,6 +216,11 @@ impl World {
                         Some(asked) => asked.await.unwrap(),
                         None => Outcome::Unknown,
                     };
+                    if outcome != Outcome::Acknowledged && active.since.elapsed() < active.fault.length + super::TRY_FOR {
+                        // Who is asked for may be away, and come back.
+                        active.step = 0;
+                        return Next::Stay(Duration::from_millis(200));
+                    }
                     // Whatever came of it, it is taken back.
                     let back = match kind {
                         Kind::Drained => Some("uncordon"),

@@ -1,9 +1,11 @@
 //! Breaks things by a plan, looks after the processes meanwhile, and heals everything at the end.
 
 mod acts;
+mod recipes;
 mod store;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -15,6 +17,7 @@ use crate::link::Link;
 use crate::operator::{Operator, Outcome};
 use crate::parties::{Replica, Seat, Stage};
 use crate::plan::{Fault, Kind, Target};
+use crate::stored::Fences;
 
 /// How often it is looked what is due.
 const TICK: Duration = Duration::from_millis(20);
@@ -33,6 +36,9 @@ pub struct World {
     pub router: Link,
     pub ground: Ground,
     pub operator: Operator,
+    pub fences: Fences,
+    /// Held while a file is replaced that others may look into.
+    pub quiet: Arc<tokio::sync::Mutex<()>>,
     /// How often each kind happened.
     pub counts: BTreeMap<Kind, usize>,
     /// Faults that could not be: their target was not there.
@@ -50,6 +56,12 @@ struct Active {
     name: Option<String>,
     replicas: Vec<usize>,
     asked: Option<JoinHandle<Outcome>>,
+    /// When what the steps count from was.
+    mark: Instant,
+    /// How often something was done.
+    turns: u32,
+    /// What the store was fenced by when it began.
+    fence: u64,
 }
 
 /// What comes after a step.
@@ -58,10 +70,19 @@ enum Next {
     After(Duration),
     /// The same one again, as soon as may be: its time has not come.
     Again,
+    /// The same one again, after so long.
+    Stay(Duration),
     /// It is over.
     Done,
     /// It could not be.
     Missed,
+}
+
+impl Active {
+    fn new(fault: Fault, now: Instant) -> Active {
+        let (name, replicas, asked) = (None, Vec::new(), None);
+        Active { fault, step: 0, due: now, since: now, name, replicas, asked, mark: now, turns: 0, fence: 0 }
+    }
 }
 
 impl World {
@@ -73,8 +94,7 @@ impl World {
         while plan.peek().is_some() || !active.is_empty() {
             let now = Instant::now();
             while let Some(fault) = plan.next_if(|fault| begin + fault.begin <= now) {
-                let (fault, name) = (*fault, None);
-                active.push(Active { fault, step: 0, due: now, since: now, name, replicas: Vec::new(), asked: None });
+                active.push(Active::new(*fault, now));
             }
             let mut left = Vec::new();
             for mut one in active {
@@ -98,6 +118,10 @@ impl World {
         match next {
             Next::After(pause) => {
                 (active.step, active.due) = (active.step + 1, Instant::now() + pause);
+                true
+            }
+            Next::Stay(pause) => {
+                active.due = Instant::now() + pause;
                 true
             }
             Next::Again if active.name.is_some() || active.since.elapsed() < TRY_FOR => true,

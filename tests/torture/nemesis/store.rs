@@ -63,6 +63,8 @@ impl World {
                 }
             }
         }
+        let quiet = self.quiet.clone();
+        let _quiet = quiet.lock().await;
         if !self.ground.wipe().await {
             return Next::Again;
         }
