@@ -31,7 +31,8 @@ use settings::Settings;
 /// What the checker makes of a history.
 fn check(history: &std::path::Path) -> report::Verdict {
     let report = checker::check(history);
-    report::Verdict { violations: report.violations.len(), text: report.to_string() }
+    let is_measured = report.not_measured.is_empty();
+    report::Verdict { violations: report.violations.len(), is_measured, text: report.to_string() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,10 +11,12 @@ use crate::plan::Kind;
 use crate::settings::{self, Settings, Store};
 
 /// What the checker says of a history.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Verdict {
     /// How many promises were broken.
     pub violations: usize,
+    /// Whether everything that should happen did, and every check had something to look at.
+    pub is_measured: bool,
     /// All that it has to say, violations with the lines around them.
     pub text: String,
 }
@@ -93,7 +95,7 @@ impl Report {
         let is_in_time = self.rest.is_some_and(|rest| rest <= settings::bound(self.store));
         if self.verdict.violations > 0 || !self.odd_ends.is_empty() || !is_in_time {
             "violated"
-        } else if !self.not_measured().is_empty() {
+        } else if !self.not_measured().is_empty() || !self.verdict.is_measured {
             "not measured"
         } else {
             "passed"

@@ -141,7 +141,7 @@ async fn world(settings: &Settings, directory: &Path, program: &Part, storage: s
         told.extend(ground.settings(&store.addresses()));
         // Both ways to go on after a loss, and both ways to deal with a leader that hangs.
         told.push(format!("leadership.on_loss={}", if at == 0 { "standby" } else { "exit" }));
-        told.push(format!("leadership.host.kill_hung={}", settings.seed % 2 == 0));
+        told.push(format!("leadership.host.kill_hung={}", settings.seed.is_multiple_of(2)));
         replicas.push(Replica::new(format!("m{at}"), *grpc, free_address(), store, told));
     }
     let mut seats = Vec::new();

@@ -40,7 +40,7 @@ impl Fences {
 /// How the store is read.
 pub enum Reader {
     Etcd {
-        client: Client,
+        client: Box<Client>,
         store: EtcdStore,
         prefix: String,
     },
@@ -73,7 +73,7 @@ impl Reader {
         }
         let members = Members::new(&etcd::Settings::from_config(keys, PATIENCE).unwrap()).unwrap();
         let store = EtcdStore::new(Arc::new(members), &keys.prefix, keys.max_operations, keys.max_bytes).unwrap();
-        let client = Client::connect(&keys.endpoints, None).await.unwrap();
+        let client = Box::new(Client::connect(&keys.endpoints, None).await.unwrap());
         Reader::Etcd { client, store, prefix: format!("{}leader/", keys.prefix) }
     }
 

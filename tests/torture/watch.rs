@@ -25,9 +25,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const BEAT: Duration = Duration::from_millis(100);
 const LATE: Duration = Duration::from_millis(500);
 
-/// Who led when it was last looked, and at which term.
+/// Who led when it was last looked.
 #[derive(Clone, Default)]
-pub struct Leaders(Arc<Mutex<Vec<Option<(Instant, u64)>>>>);
+pub struct Leaders(Arc<Mutex<Vec<Option<Led>>>>);
+
+/// When that was, and at which term.
+type Led = (Instant, u64);
 
 impl Leaders {
     fn set(&self, at: usize, leads: Option<u64>) {

@@ -171,9 +171,19 @@ fn registrations(
             _ => {}
         }
     }
+    // A removal, whatever came of it, may end what the executor's own clock goes on counting.
+    let removals: Vec<(&str, u64)> = admin(history)
+        .into_iter()
+        .filter_map(|(asked, wish)| match asked {
+            Asked::Admin { kind, executor: Some(executor), .. } if kind == "remove" => Some((executor.as_str(), wish.at)),
+            _ => None,
+        })
+        .collect();
     let mut compared = 0;
     for (line, at, event) in history.events() {
         let Event::Registered { who, version: Some(version) } = event else { continue };
+        let removed = removals.iter().filter(|(executor, asked)| *executor == who.executor && *asked > at);
+        let removed = removed.map(|(_, asked)| *asked).min().unwrap_or(u64::MAX);
         let Some(cluster) = clusters.get(version.0) else { continue };
         let lives = |state: &&Told| {
             let lease = leases.get(who).and_then(|it| it.iter().take_while(|(noted, _)| *noted < state.at).last());
@@ -181,7 +191,7 @@ fn registrations(
             lease.is_some_and(|(_, until)| *until > state.at) && ends > state.at.saturating_add(FAREWELL)
         };
         let later = states.iter().filter(|it| it.cluster == cluster && it.version >= *version && it.at >= at);
-        for state in later.filter(lives).filter(|it| !circumstances.is_wiped(it.at)) {
+        for state in later.filter(lives).filter(|it| it.at < removed && !circumstances.is_wiped(it.at)) {
             compared += 1;
             // Another incarnation there is one that replaced it.
             if state.executors.get(&who.executor).is_none_or(Vec::is_empty) {

@@ -109,7 +109,7 @@ impl World {
         }
         // Beside a file, held for a while again and again.
         active.turns += 1;
-        if on_one_host && active.turns % 2 == 0 {
+        if on_one_host && active.turns.is_multiple_of(2) {
             self.ground.resume(&[]).await;
             return Next::Stay(LOCKED / 8);
         }

@@ -75,6 +75,10 @@ fn a_registration_that_a_later_state_does_not_know() {
     green(&lines("3200 state v3.21 cluster_id=c owners=0:z:1 executors=y:drained:8,z:active:9", &[known]));
     // It was leaving.
     green(&lines(without, &[known, "2100 ended a/1"]));
+    // It was removed, whatever its own clock says, and has not come back; another one's removal is no excuse.
+    green(&lines(without, &[known, "1000 ask id=1 kind=remove executor=a", "1010 unknown id=1"]));
+    let other = [known, "1000 ask id=1 kind=remove executor=b", "1010 unknown id=1"];
+    red(Promise::DurableBeforeVisible, "a (1) was registered at (2, 20)", &lines(without, &other));
     // Over a wiped store nobody is known.
     green(&lines(
         without,
