@@ -125,6 +125,17 @@ pub struct Fault {
     pub draw: u32,
 }
 
+impl Fault {
+    /// Whether it breaks what the other one is still breaking. A wiped store hinders nobody for long.
+    pub fn conflicts_with(&self, other: &Fault, is_wiped: bool) -> bool {
+        let (mine, mut theirs) = (self.kind.resources(self.target), other.kind.resources(other.target));
+        if other.kind == Kind::StoreWiped && is_wiped {
+            theirs = vec![Resource::Store];
+        }
+        mine.iter().any(|resource| theirs.contains(resource))
+    }
+}
+
 /// What one thing at a time is done to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Resource {

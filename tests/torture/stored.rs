@@ -48,6 +48,7 @@ pub enum Reader {
         url: String,
         schema: String,
         store: PostgresStore,
+        session: Mutex<Option<PgConnection>>,
     },
     /// Opened anew for each look: the file may be another one by then.
     Sqlite {

@@ -90,12 +90,23 @@ impl World {
     pub async fn torture(&mut self, plan: &[Fault]) {
         let begin = Instant::now();
         let mut plan = plan.iter().peekable();
-        let mut active: Vec<Active> = Vec::new();
-        while plan.peek().is_some() || !active.is_empty() {
+        let (mut waiting, mut active): (Vec<Fault>, Vec<Active>) = (Vec::new(), Vec::new());
+        while plan.peek().is_some() || !waiting.is_empty() || !active.is_empty() {
             let now = Instant::now();
             while let Some(fault) = plan.next_if(|fault| begin + fault.begin <= now) {
-                active.push(Active::new(*fault, now));
+                waiting.push(*fault);
             }
+            // Where this program is late, what comes next to one thing waits for what is done to it.
+            let mut still_waiting: Vec<Fault> = Vec::new();
+            for fault in waiting {
+                let hindered = active.iter().any(|it| fault.conflicts_with(&it.fault, it.step > 0));
+                if hindered || still_waiting.iter().any(|it| fault.conflicts_with(it, false)) {
+                    still_waiting.push(fault);
+                } else {
+                    active.push(Active::new(fault, now));
+                }
+            }
+            waiting = still_waiting;
             let mut left = Vec::new();
             for mut one in active {
                 if self.go_on(&mut one).await {
