@@ -219,6 +219,12 @@ impl Kind {
         all
     }
 
+    /// The one that histories call so.
+    pub fn named(name: &str, store: Store) -> Kind {
+        let kind = Kind::of(store, LONG).into_iter().find(|kind| kind.name() == name);
+        kind.unwrap_or_else(|| panic!("TORTURE_KINDS: {name} is no kind of fault over {store:?}"))
+    }
+
     fn target(self, random: &mut StdRng) -> Target {
         use Kind::*;
         match self {
@@ -307,11 +313,11 @@ impl Kind {
 }
 
 /// All faults of a run, by their beginnings. Where they would not fit in, they follow each other faster.
-pub fn plan(seed: u64, store: Store, length: Duration) -> Vec<Fault> {
+pub fn plan(seed: u64, kinds: &[Kind], length: Duration) -> Vec<Fault> {
     let mut pace = PACE;
     loop {
-        let faults = draw(seed, store, length, pace);
-        let has_all = || Kind::of(store, length).iter().all(|kind| faults.iter().any(|fault| fault.kind == *kind));
+        let faults = draw(seed, kinds, length, pace);
+        let has_all = || kinds.iter().all(|kind| faults.iter().any(|fault| fault.kind == *kind));
         if pace < PACE / 20 || has_all() {
             return faults;
         }
@@ -319,15 +325,15 @@ pub fn plan(seed: u64, store: Store, length: Duration) -> Vec<Fault> {
     }
 }
 
-fn draw(seed: u64, store: Store, length: Duration, pace: Duration) -> Vec<Fault> {
+fn draw(seed: u64, kinds: &[Kind], length: Duration, pace: Duration) -> Vec<Fault> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut faults = Vec::new();
     let mut busy = HashMap::new();
     let mut deck = Vec::new();
-    let (mut at, mut rounds, mut is_wiped) = (START, 0, false);
+    let (mut at, mut rounds, mut is_wiped) = (START, 0, !kinds.contains(&Kind::StoreWiped));
     while at < length {
         if deck.is_empty() {
-            deck = Kind::of(store, length);
+            deck = kinds.to_vec();
             deck.retain(|kind| *kind != Kind::StoreWiped && (*kind != Kind::MajorityLost || rounds % ROUNDS == 0));
             deck.shuffle(&mut random);
             rounds += 1;
@@ -371,11 +377,24 @@ fn is_free(busy: &HashMap<Resource, Duration>, fault: &Fault) -> bool {
     !is_one_too_many && !fault.kind.resources(fault.target).iter().any(is_busy)
 }
 
+#[cfg(test)]
+fn plan_of(seed: u64, store: Store, length: Duration) -> Vec<Fault> {
+    plan(seed, &Kind::of(store, length), length)
+}
+
+#[test]
+fn what_is_named_alone_is_all_that_is_done() {
+    let kinds = ["lease_edge", "cut_executor"].map(|name| Kind::named(name, Store::Sqlite));
+    let faults = plan(1, &kinds, Duration::from_secs(60));
+    assert!(kinds.iter().all(|kind| faults.iter().any(|fault| fault.kind == *kind)));
+    assert!(faults.iter().all(|fault| kinds.contains(&fault.kind)));
+}
+
 #[test]
 fn a_seed_stands_for_one_sequence() {
-    let plans: Vec<_> = (0..20).map(|seed| plan(seed, Store::Etcd, Duration::from_secs(120))).collect();
+    let plans: Vec<_> = (0..20).map(|seed| plan_of(seed, Store::Etcd, Duration::from_secs(120))).collect();
     for (seed, faults) in (0..).zip(&plans) {
-        assert_eq!(*faults, plan(seed, Store::Etcd, Duration::from_secs(120)));
+        assert_eq!(*faults, plan_of(seed, Store::Etcd, Duration::from_secs(120)));
         assert_eq!(plans.iter().filter(|other| *other == faults).count(), 1);
     }
 }
@@ -384,7 +403,7 @@ fn a_seed_stands_for_one_sequence() {
 fn a_minute_has_every_kind_and_the_store_is_wiped_once() {
     for store in [Store::Etcd, Store::Postgres, Store::Sqlite] {
         for seed in 0..100 {
-            let faults = plan(seed, store, Duration::from_secs(60));
+            let faults = plan_of(seed, store, Duration::from_secs(60));
             for kind in Kind::of(store, Duration::from_secs(60)) {
                 assert!(faults.iter().any(|fault| fault.kind == kind), "{kind:?} on {store:?}, seed {seed}");
             }
@@ -398,7 +417,7 @@ fn a_minute_has_every_kind_and_the_store_is_wiped_once() {
 fn five_minutes_have_what_takes_many_steps_too() {
     for store in [Store::Etcd, Store::Postgres, Store::Sqlite] {
         for seed in 0..20 {
-            let faults = plan(seed, store, LONG);
+            let faults = plan_of(seed, store, LONG);
             for kind in Kind::of(store, LONG) {
                 assert!(faults.iter().any(|fault| fault.kind == kind), "{kind:?} on {store:?}, seed {seed}");
             }
@@ -408,7 +427,7 @@ fn five_minutes_have_what_takes_many_steps_too() {
 
 #[test]
 fn no_two_faults_break_one_thing_at_once_and_somebody_is_left() {
-    let faults = plan(1, Store::Postgres, Duration::from_secs(600));
+    let faults = plan_of(1, Store::Postgres, Duration::from_secs(600));
     for (at, fault) in faults.iter().enumerate() {
         // The aftermath of a wiped store hinders nobody.
         let lasts = |other: &&Fault| other.begin + other.length > fault.begin && other.kind != Kind::StoreWiped;

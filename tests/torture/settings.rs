@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::Kind;
+
 /// The executors' lease.
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Of the leadership: the shortest that there is.
@@ -37,12 +39,15 @@ pub struct Settings {
     pub store: Store,
     /// How long things are broken; what it takes to start and to come to rest comes on top.
     pub length: Duration,
+    /// What is broken.
+    pub kinds: Vec<Kind>,
     /// Where everything is written. Without one it is a temporary directory, which is kept where the run is not passed.
     pub directory: Option<PathBuf>,
 }
 
 impl Settings {
     /// `TORTURE_SEED`, `TORTURE_STORE`, `TORTURE_MINUTES` and `TORTURE_DIRECTORY`; one minute beside a SQLite file without them.
+    /// `TORTURE_KINDS` names the only kinds of faults that there are to be, separated by commas.
     pub fn from_environment() -> Settings {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let number = |name: &str, default: f64| {
@@ -56,7 +61,10 @@ impl Settings {
         };
         let seed = variable("TORTURE_SEED").map_or(1, |value| value.parse().unwrap_or_else(|_| panic!("{value:?} is no seed")));
         let length = Duration::from_secs_f64(60.0 * number("TORTURE_MINUTES", 1.0));
-        Settings { seed, store, length, directory: variable("TORTURE_DIRECTORY").map(PathBuf::from) }
+        let only = variable("TORTURE_KINDS");
+        let named = |text: &str| text.split(',').map(|name| Kind::named(name, store)).collect();
+        let kinds = only.map_or_else(|| Kind::of(store, length), |text| named(&text));
+        Settings { seed, store, length, kinds, directory: variable("TORTURE_DIRECTORY").map(PathBuf::from) }
     }
 }
 

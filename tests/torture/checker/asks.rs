@@ -219,7 +219,7 @@ fn moves(history: &History, states: &[Told], clusters: &Clusters, report: &mut R
             let owner = |state: &Told| {
                 state.owners.iter().find(|(it, _, _)| it == shard).map(|(_, owner, epoch)| (owner.clone(), *epoch))
             };
-            let Some((Some(before), epoch)) = of_cluster().filter(|it| it.version < *version).last().and_then(owner) else {
+            let Some((Some(before), epoch)) = of_cluster().rfind(|it| it.version < *version).and_then(owner) else {
                 continue;
             };
             if to.as_ref().is_none_or(|to| *to == before) {

@@ -77,10 +77,10 @@ fn works(history: &History, report: &mut Report) -> Shards {
             _ => {}
         }
     }
-    let mut shards = Shards::new();
-    let mut open: HashMap<(u32, &Incarnation), (u64, u64, usize, Option<u64>)> = HashMap::new();
-    let mut sees_stopping = false;
     type Open = (u64, u64, usize, Option<u64>);
+    let mut shards = Shards::new();
+    let mut open: HashMap<(u32, &Incarnation), Open> = HashMap::new();
+    let mut sees_stopping = false;
     let close = |shards: &mut Shards, shard: u32, who: &Incarnation, work: Open, end: Option<(usize, u64)>| {
         let (epoch, from, line, stopping) = work;
         let process = &processes[who];

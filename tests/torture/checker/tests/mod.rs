@@ -116,6 +116,12 @@ fn red(promise: Promise, says: &str, lines: &[&str]) {
 }
 
 #[test]
+fn a_file_that_is_not_there_is_a_run_that_was_not_measured() {
+    let report = super::check(std::path::Path::new("/nowhere/history.jsonl"));
+    assert_eq!(report.verdict(), Verdict::NotMeasured, "{report}");
+}
+
+#[test]
 fn a_quiet_run_passes() {
     let report = report(&[]);
     assert_eq!(report.verdict(), Verdict::Passed, "{report}");
