@@ -96,7 +96,7 @@ pub enum Kind {
     ChurnLateAnswers,
     /// A commit is held on its way until another one leads.
     StaleCommit,
-    /// An executor is cut off from everything for longer than its lease, and runs on.
+    /// An executor is cut off from every replica for longer than its lease, and runs on; its writes arrive late.
     CutExecutor,
 }
 

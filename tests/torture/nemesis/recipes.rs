@@ -212,16 +212,16 @@ impl World {
         }
     }
 
-    /// It fences itself, or nobody does.
+    /// It fences itself, or nobody does; what it sent before that is for the storage to refuse.
     pub(super) fn cut_executor(&mut self, active: &mut Active) -> Next {
         let seat = &self.seats[World::seat_of(active)];
         if active.step == 0 {
             if !seat.is_up() {
                 return Next::Again;
             }
-            // It goes on writing: what it has of the storage stays.
+            // Callers reach it still, and what it writes for them arrives when others own its shards.
             seat.place.calls.harm(Harm::Held);
-            seat.place.commands.harm(Harm::Held);
+            seat.place.storage.harm(Harm::RequestsLost);
             self.begin(active, seat.id.clone());
             return Next::After(active.fault.length);
         }
