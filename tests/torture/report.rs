@@ -92,8 +92,8 @@ impl Report {
 
     /// In a word or two.
     pub fn outcome(&self) -> &'static str {
-        let is_in_time = self.rest.is_some_and(|rest| rest <= settings::bound(self.store));
-        if self.verdict.violations > 0 || !self.odd_ends.is_empty() || !is_in_time {
+        // Whether the rest came in time is for the checker to say, which knows the gaps.
+        if self.verdict.violations > 0 || !self.odd_ends.is_empty() || self.rest.is_none() {
             "violated"
         } else if !self.not_measured().is_empty() || self.verdict.not_measured > 0 {
             "not measured"
