@@ -1,4 +1,4 @@
-.PHONY: verify fix test sim model bench check-deploy
+.PHONY: verify fix test sim model torture torture-guards fuzz bench check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -16,6 +16,27 @@ sim:
 # Every run of the lease protocol within bounds, the large ones too: some minutes; see docs/testing.md.
 model:
 	MODEL_DEEP=1 cargo test --locked --test model promises -- --nocapture
+
+# A whole cluster, broken in every way for so many minutes; STORE is etcd, postgres or sqlite. See docs/testing.md.
+MINUTES = 60
+SEED = 1
+STORE = sqlite
+torture:
+	TORTURE_MINUTES=$(MINUTES) TORTURE_SEED=$(SEED) TORTURE_STORE=$(STORE) TORTURE_DIRECTORY=target/torture/runs \
+		cargo test --locked --test torture run -- --exact --nocapture
+
+# Takes what the promises rest on out of a copy of the sources, one by one; torture runs must turn red. Hours; see docs/testing.md.
+GUARDS = all
+torture-guards:
+	TORTURE_GUARDS=$(GUARDS) cargo test --locked --test torture_guards without_a_guard -- --nocapture
+
+# Random bytes into every decoder and every request, SECONDS for each target; see docs/testing.md. Installs cargo-fuzz where it is missing.
+SECONDS = 60
+fuzz:
+	command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz --target-dir target/tools/fuzz
+	for target in records document config client requests; do \
+		cargo fuzz run --sanitizer none $$target -- -max_total_time=$(SECONDS) -rss_limit_mb=4096 || exit 1; \
+	done
 
 # What we ship for running it, against Kubernetes' schemas, promtool, docker-compose and systemd.
 check-deploy:

@@ -4,6 +4,7 @@
 //! - Imports point down the table in `src/lib.rs`, and the core and the client import even less.
 //! - Every file of the repository that the README or a page below `docs/` links is there, and every Rust block in them stands in `examples/`.
 //! - No file below `src/` is longer than 600 lines, and no test is ignored.
+//! - What checks the histories of torture runs shares no line with the product.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -319,6 +320,15 @@ fn ignored_tests(source: &Source) -> Vec<Finding> {
     ignored.map(|three| source.finding(three[0].line, "an ignored test")).collect()
 }
 
+/// A checker that used the product's own notions would not see where these are wrong.
+fn shared_with_the_product(source: &Source) -> Vec<Finding> {
+    if !source.path.starts_with("tests/torture/checker/") {
+        return Vec::new();
+    }
+    let named = tokens(&source.text).into_iter().filter(|token| token.text == "shard_manager");
+    named.map(|token| source.finding(token.line, "the checker of torture runs must not use the product")).collect()
+}
+
 /// Files that a Markdown page links, as `[text](path)` or `[text](path#part)`, and that are not there. Links to the web do not count.
 fn missing_links(page: &str, is_there: impl Fn(&str) -> bool) -> Vec<Finding> {
     let targets = page.split("](").skip(1).filter_map(|rest| rest.split([')', '#', ' ']).next());
@@ -395,12 +405,25 @@ fn no_test_is_ignored() {
     assert_none(sources.flat_map(|source| ignored_tests(&source)).collect());
 }
 
+#[test]
+fn the_checker_of_torture_runs_shares_nothing_with_the_product() {
+    assert_none(Source::all_below("tests/torture/checker").iter().flat_map(shared_with_the_product).collect());
+}
+
 /// The rules themselves, on sources that break them.
 mod scanner {
     use super::*;
 
     fn texts(text: &str) -> Vec<String> {
         tokens(text).into_iter().map(|token| token.text).collect()
+    }
+
+    #[test]
+    fn a_checker_that_uses_the_product_is_found() {
+        let uses = "// shard_manager\nuse std::fmt;\nuse shard_manager::types::Epoch;";
+        let at = |path| shared_with_the_product(&Source::new(path, uses));
+        assert_eq!(at("tests/torture/checker/mod.rs").len(), 1);
+        assert_eq!(at("tests/torture/main.rs").len(), 0);
     }
 
     #[test]

@@ -233,7 +233,7 @@ impl<H: ShardHost> Actor<H> {
                     if let Some(cluster_id) = self.ledger.cluster_id()
                         && self.joined.replace(self.ledger.incarnation()) != Some(self.ledger.incarnation())
                     {
-                        self.observe(Happening::Joined { cluster_id })?;
+                        self.observe(Happening::Joined { cluster_id, version: self.ledger.mark() })?;
                     }
                     self.observe(Happening::Leased { until })?;
                 }

@@ -43,5 +43,6 @@ mod server;
 mod session;
 mod table;
 mod tally;
-mod wire;
+#[doc(hidden)]
+pub mod wire;
 mod workers;

@@ -1,6 +1,6 @@
 //! What a session tells those who watch it.
 
-use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, ShardId};
+use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, ShardId, Version};
 
 /// Watches a session, in step with it.
 ///
@@ -35,6 +35,8 @@ pub enum Happening {
     Joined {
         /// By this cluster.
         cluster_id: ClusterId,
+        /// The executor is known there at this version, and later ones.
+        version: Version,
     },
     /// A lease was granted or renewed.
     Leased {

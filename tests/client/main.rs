@@ -446,6 +446,8 @@ async fn an_observer_that_cannot_write_ends_the_session_before_the_work_it_could
     let kinds: Vec<String> = seen.lock().unwrap().iter().map(|happening| format!("{happening:?}")).collect();
     assert!(kinds[0].starts_with("Joined") && kinds[1].starts_with("Leased") && kinds[2].starts_with("Started"), "{kinds:?}");
     assert!(kinds[3].starts_with("Fenced"), "{kinds:?}");
+    let joined = &seen.lock().unwrap()[0];
+    assert!(matches!(joined, Happening::Joined { version, .. } if version.term.0 == 5), "by a manager of term 5: {joined:?}");
 }
 
 #[tokio::test]

@@ -89,6 +89,11 @@ impl Proxy {
         self.network.send_modify(|it| it.mute_before = it.connections);
     }
 
+    /// Requests take that much longer.
+    pub fn delay_requests(&self, delay: Duration) {
+        self.network.send_modify(|it| it.to_server.delay = delay);
+    }
+
     /// Answers take that much longer.
     pub fn delay_answers(&self, delay: Duration) {
         self.network.send_modify(|it| it.to_client.delay = delay);
