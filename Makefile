@@ -1,4 +1,4 @@
-.PHONY: verify fix test sim model torture torture-guards fuzz bench check-deploy
+.PHONY: verify fix test sim model torture torture-guards bench check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -29,14 +29,6 @@ torture:
 GUARDS = all
 torture-guards:
 	TORTURE_GUARDS=$(GUARDS) cargo test --locked --test torture_guards without_a_guard -- --nocapture
-
-# Random bytes into every decoder and every request, SECONDS for each target; see docs/testing.md. Installs cargo-fuzz where it is missing.
-SECONDS = 60
-fuzz:
-	command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz --target-dir target/tools/fuzz
-	for target in records document config client requests; do \
-		cargo fuzz run --sanitizer none $$target -- -max_total_time=$(SECONDS) -rss_limit_mb=4096 || exit 1; \
-	done
 
 # What we ship for running it, against Kubernetes' schemas, promtool, docker-compose and systemd.
 check-deploy:

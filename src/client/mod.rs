@@ -43,6 +43,5 @@ mod server;
 mod session;
 mod table;
 mod tally;
-#[doc(hidden)]
-pub mod wire;
+mod wire;
 mod workers;
