@@ -15,7 +15,7 @@ use crate::types::{BootInstant, ClusterId, Epoch, MAX_NUMBER, Revision, ShardId,
 #[derive(Debug, Default)]
 pub struct Cache {
     table: Option<Arc<Table>>,
-    /// When a manager last said that the table is the newest.
+    /// When a manager was last heard to say that the table is the newest.
     heard: Option<BootInstant>,
     /// When the newest question was asked that came to an end: answered, or by nobody.
     settled: Option<BootInstant>,
@@ -72,6 +72,23 @@ pub enum Refused {
     Empty,
 }
 
+/// What becomes of a table by what a manager says; `None` where it stays as it is. Reads and copies as much as the table is large, so this
+/// is for before a lock is taken, and what is at hand goes on being read meanwhile.
+pub fn next(table: Option<&Arc<Table>>, message: &WatchRoutingTableResponse) -> Result<Option<Arc<Table>>, Refused> {
+    match message.change.as_ref().ok_or(Refused::Empty)? {
+        Change::Full(full) => Ok(Some(Arc::new(Table::read(full)?))),
+        Change::Delta(delta) => {
+            let table = table.ok_or(Refused::Empty)?;
+            if table.is_confirmed_by(delta) {
+                return Ok(None);
+            }
+            let mut next = Table::clone(table);
+            next.apply(delta)?;
+            Ok(Some(Arc::new(next)))
+        }
+    }
+}
+
 impl Cache {
     /// The newest table.
     pub fn table(&self) -> Option<&Arc<Table>> {
@@ -89,7 +106,7 @@ impl Cache {
         self.challenged.map(challenge).or(self.table.as_ref().map(has))
     }
 
-    /// How long ago a manager said that the table is the newest.
+    /// How long ago a manager was heard to say that the table is the newest: counted from when that was read.
     pub fn age(&self, now: BootInstant) -> Option<Duration> {
         self.heard.map(|heard| now.since(heard))
     }
@@ -101,13 +118,15 @@ impl Cache {
         asked: Option<BootInstant>,
         message: &WatchRoutingTableResponse,
     ) -> Result<(), Refused> {
-        match message.change.as_ref().ok_or(Refused::Empty)? {
-            Change::Full(full) => self.replace(Table::read(full)?)?,
-            Change::Delta(delta) => {
-                let table = self.table.as_mut().ok_or(Refused::Empty)?;
-                // Copies the table only where somebody holds on to this very one.
-                Arc::make_mut(table).apply(delta)?;
-            }
+        let before = self.table.clone();
+        self.accept(now, asked, next(before.as_ref(), message)?.as_ref())
+    }
+
+    /// The same, of a message that was read by [`next`]: takes no longer for a large table than for a small one. Whoever calls it under
+    /// a lock holds on to the table before, so that it is not freed there.
+    pub fn accept(&mut self, now: BootInstant, asked: Option<BootInstant>, next: Option<&Arc<Table>>) -> Result<(), Refused> {
+        if let Some(table) = next {
+            self.replace(table)?;
         }
         self.heard = Some(now);
         self.challenged = None;
@@ -119,7 +138,7 @@ impl Cache {
         Ok(())
     }
 
-    fn replace(&mut self, table: Table) -> Result<(), Refused> {
+    fn replace(&mut self, table: &Arc<Table>) -> Result<(), Refused> {
         let (cluster_id, term) = (table.cluster_id(), table.version().term);
         if let Some(refused_at) = self.left.get_mut(&cluster_id)
             && refused_at.is_none_or(|before| term <= before)
@@ -138,7 +157,7 @@ impl Cache {
                 return Err(Refused::Older { shown: table.version(), has: before.version() });
             }
         }
-        self.table = Some(Arc::new(table));
+        self.table = Some(Arc::clone(table));
         Ok(())
     }
 
@@ -156,17 +175,19 @@ impl Cache {
     }
 
     /// A route did not lead to its shard, and `named` is who was named instead. Nothing happens where something newer is known by now;
-    /// what is named is taken where it is newer than the route.
-    pub fn doubt(&mut self, now: BootInstant, route: &Route, named: Option<&Route>) {
+    /// what is named is taken where it is newer than the route. Says whether anything changed.
+    pub fn doubt(&mut self, now: BootInstant, route: &Route, named: Option<&Route>) -> bool {
         let shard = route.shard;
         let known = match self.known(shard) {
             Known::Route(known) | Known::Doubtful(known) => known.epoch,
-            Known::Unowned | Known::NoSuchShard(_) | Known::NoTable => return,
+            Known::Unowned | Known::NoSuchShard(_) | Known::NoTable => return false,
         };
         let named = named.filter(|named| named.shard == shard && named.epoch > known.max(route.epoch));
-        if known <= route.epoch || named.is_some() {
+        let is_news = known <= route.epoch || named.is_some();
+        if is_news {
             self.doubts.insert(shard, Doubt { epoch: route.epoch, since: now, named: named.cloned() });
         }
+        is_news
     }
 
     /// What is known of a shard.
@@ -320,12 +341,30 @@ mod tests {
         cache.doubt(at(30), &first, None);
         cache.take(at(31), None, &step(3, 7, 8, &[(1, 1, 41)])).unwrap();
         assert_eq!(route(&cache).owner.id.as_str(), "b");
-        cache.doubt(at(32), &first, None);
+        assert!(!cache.doubt(at(32), &first, None), "there is nothing to wake anybody for");
         assert_eq!(route(&cache).owner.id.as_str(), "b", "who comes late with an old route knows nothing");
         let second = route(&cache);
         cache.doubt(at(33), &second, None);
         cache.settle(at(34));
         assert_eq!(cache.known(SHARD), Known::Route(second), "nobody answers: what there is has to do");
+    }
+
+    #[test]
+    fn a_table_is_made_beside_the_one_at_hand_and_not_at_all_where_nothing_changed() {
+        let mut cache = cache();
+        let before = cache.table().cloned().unwrap();
+        assert_eq!(next(Some(&before), &step(3, 7, 8, &[(1, 1, 41)])).unwrap().unwrap().version(), version(3, 8));
+        assert_eq!(before.version(), version(3, 7), "whoever reads it meanwhile sees no half of a step");
+        let beat = WatchRoutingTableResponse {
+            change: Some(Change::Delta(RoutingTableDelta {
+                from_revision: 7,
+                version: Some(crate::rpc::Version { term: 3, revision: 7 }),
+                ..RoutingTableDelta::default()
+            })),
+        };
+        assert_eq!(next(Some(&before), &beat).unwrap(), None);
+        cache.take(at(12), None, &beat).unwrap();
+        assert!(Arc::ptr_eq(&before, cache.table().unwrap()) && cache.age(at(13)) == Some(Duration::from_secs(1)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use super::cache::{Cache, Known, Refused};
+use super::cache::{self, Cache, Known, Refused};
 use super::error::StartError;
 use super::hash::shard_for;
 use super::lookout::Lookout;
@@ -102,8 +102,10 @@ impl Router {
         self.shared.cache.borrow().table().cloned()
     }
 
-    /// How long ago a manager said that the table is the newest; `None` before the first one. At most 5 s, and the way, while a manager
-    /// answers.
+    /// How long ago this process *read* a manager's word that the table is the newest; `None` before the first one. At most 5 s, and the
+    /// way, while a manager answers. When it was said is not known here: a process that was stopped, or too busy to read, finds on waking
+    /// what had come meanwhile, and takes that for fresh. Until it has read all of it, which is a moment, the table may be older than this
+    /// by as long as it was stopped.
     pub fn age(&self) -> Option<Duration> {
         self.shared.cache.borrow().age(clock::now())
     }
@@ -162,8 +164,10 @@ impl Router {
     /// again with pauses that grow.
     pub fn invalidate(&self, route: &Route, refusal: Option<&NotOwner>) {
         let named = refusal.and_then(|refusal| refusal.current.as_ref());
-        self.shared.cache.send_modify(|cache| cache.doubt(clock::now(), route, named));
-        self.shared.doubted.notify_one();
+        // What is no news wakes nobody.
+        if self.shared.cache.send_if_modified(|cache| cache.doubt(clock::now(), route, named)) {
+            self.shared.doubted.notify_one();
+        }
     }
 
     /// What an executor says to a caller that asks it for a shard which it does not own: who does, as far as this router knows.
@@ -242,11 +246,16 @@ impl Keeper {
             Err(_) => return Status::deadline_exceeded(format!("no answer within {LONGEST_ATTEMPT:?}")).into(),
         };
         let mut first = Some(asked);
+        // Only what is heard moves this: doubts come as often as callers are refused.
+        let mut heard = clock::now();
         loop {
             let doubted = self.shared.doubted.notified();
             let message = tokio::select! {
                 biased;
-                message = timeout(SILENCE, changes.message()) => message,
+                message = changes.message() => message,
+                () = clock::sleep_until(heard.after(SILENCE)) => {
+                    return Status::deadline_exceeded(format!("nothing said for {SILENCE:?}")).into();
+                }
                 () = doubted, if first.is_none() => {
                     if self.shared.cache.borrow().wants_more_than(asked) {
                         return End::AskAgain;
@@ -255,18 +264,24 @@ impl Keeper {
                 }
             };
             let message = match message {
-                Ok(Ok(Some(message))) => message,
-                Ok(Ok(None)) => return End::Closed,
-                Ok(Err(status)) => return status.into(),
-                Err(_) => return Status::deadline_exceeded(format!("nothing said for {SILENCE:?}")).into(),
+                Ok(Some(message)) => message,
+                Ok(None) => return End::Closed,
+                Err(status) => return status.into(),
+            };
+            heard = clock::now();
+            // Large tables take their time, so the lock is taken only to put the new one in the old one's place. Nobody but this task
+            // does that, and it frees the old one after the lock.
+            let before = self.shared.cache.borrow().table().cloned();
+            let next = match cache::next(before.as_ref(), &message) {
+                Ok(next) => next,
+                Err(refused) => return refused.into(),
             };
             let mut taken = Ok(());
-            let now = clock::now();
-            self.shared.cache.send_modify(|cache| taken = cache.take(now, first.take(), &message));
+            self.shared.cache.send_modify(|cache| taken = cache.accept(heard, first.take(), next.as_ref()));
             if let Err(refused) = taken {
                 return refused.into();
             }
-            self.worked(now);
+            self.worked(heard);
         }
     }
 

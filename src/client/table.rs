@@ -96,6 +96,16 @@ impl Table {
         })
     }
 
+    /// Whether this says no more than that the table is the newest.
+    pub(crate) fn is_confirmed_by(&self, delta: &rpc::RoutingTableDelta) -> bool {
+        let nothing = rpc::RoutingTableDelta {
+            from_revision: self.version.revision.0,
+            version: Some(self.version.into()),
+            ..rpc::RoutingTableDelta::default()
+        };
+        *delta == nothing
+    }
+
     /// Becomes the table that `delta` leads to. Where that is refused, nothing has changed.
     ///
     /// # Errors

@@ -25,6 +25,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// The same where another attempt cannot help before something else happens.
 const LONG_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
+/// So many failures in a row that may be a race are no news.
+const RACES: u32 = 2;
+
 /// What an attempt came to.
 struct Attempt {
     outcome: CommandOutcome,
@@ -35,6 +38,8 @@ struct Attempt {
     pause: (Duration, Duration),
     /// There need not be a next one.
     rests: bool,
+    /// It may be no more than a race: a command that overtakes the answer to a registration finds an executor without a lease.
+    may_be_race: bool,
 }
 
 /// Runs until nobody wants anything of this executor any more. What it was told to hold is kept only until it does: there may be a
@@ -73,13 +78,15 @@ impl Drop for InFlight<'_> {
 
 /// Tries until the executor holds `assignment`, reporting every answer upwards.
 async fn drive(peer: &Peer, assignment: Assignment, mut client: ShardExecutorClient<Channel>, context: &Context) {
-    let mut failures = 0;
+    let (mut failures, mut has_warned) = (0, false);
     loop {
         let mut in_flight = InFlight(context, None);
         let attempt = attempt(peer, &assignment, &mut client, context).await;
         in_flight.1 = Some(attempt.outcome);
         drop(in_flight);
-        log(peer, assignment.version, &attempt, failures);
+        let warns = !has_warned && is_worth_a_warning(&attempt, failures);
+        has_warned |= warns;
+        log(peer, assignment.version, &attempt, failures, warns);
         if let Some((mark, held)) = attempt.answer {
             let Peer { slot, incarnation, .. } = *peer;
             // The coordinator takes reports in for as long as it lives; after that nobody needs this one.
@@ -133,7 +140,7 @@ fn answered(assignment: &Assignment, response: rpc::ApplyAssignmentResponse, num
     }
     let rests = held == *assignment.holdings;
     let outcome = if rests { CommandOutcome::Settled } else { CommandOutcome::Unsettled };
-    Attempt { outcome, answer: Some((mark, held)), failed: None, pause: PAUSE, rests }
+    Attempt { outcome, answer: Some((mark, held)), failed: None, pause: PAUSE, rests, may_be_race: false }
 }
 
 fn refused(status: &tonic::Status) -> Attempt {
@@ -145,7 +152,8 @@ fn refused(status: &tonic::Status) -> Attempt {
         };
         let refused = failed(CommandOutcome::Refused, pause, format!("{name}: {}", status.message()));
         // It has accepted a newer word than this assignment, in the answer to a renewal: those go on, and carry what is right.
-        return Attempt { rests: name == reason::STALE_TERM, ..refused };
+        let may_be_race = matches!(name.as_str(), reason::LEASE_OVER | reason::NOT_READY);
+        return Attempt { rests: name == reason::STALE_TERM, may_be_race, ..refused };
     }
     let outcome = match status.code() {
         Code::DeadlineExceeded | Code::Cancelled => CommandOutcome::TimedOut,
@@ -156,19 +164,40 @@ fn refused(status: &tonic::Status) -> Attempt {
 }
 
 fn failed(outcome: CommandOutcome, pause: (Duration, Duration), why: impl Into<String>) -> Attempt {
-    Attempt { outcome, answer: None, failed: Some(why.into()), pause, rests: false }
+    Attempt { outcome, answer: None, failed: Some(why.into()), pause, rests: false, may_be_race: false }
 }
 
-/// The first failure of an assignment is worth a line, its repetitions are not.
-fn log(peer: &Peer, version: Version, attempt: &Attempt, failures: u32) {
+/// The first failure of an assignment is worth a line, its repetitions are not; nor is what may be a race, until it goes on.
+fn is_worth_a_warning(attempt: &Attempt, failures: u32) -> bool {
+    attempt.failed.is_some() && (!attempt.may_be_race || failures >= RACES)
+}
+
+fn log(peer: &Peer, version: Version, attempt: &Attempt, failures: u32, warns: bool) {
     let Peer { id, incarnation, endpoint, .. } = peer;
     let outcome = attempt.outcome.as_str();
     match &attempt.failed {
-        Some(why) if failures == 0 => warn!(
+        Some(why) if warns => warn!(
             executor = %id, %incarnation, %endpoint, %version, outcome, why,
             "an executor did not take its assignment; it is told again until it does, or its lease ends"
         ),
-        Some(why) => debug!(executor = %id, %incarnation, %version, outcome, why, failures, "an executor was told again in vain"),
+        Some(why) => {
+            debug!(executor = %id, %incarnation, %version, outcome, why, failures, "an executor did not take its assignment")
+        }
         None => debug!(executor = %id, %incarnation, %version, outcome, failures, "an executor answered"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_overtakes_the_answer_to_a_registration_is_no_reason_to_warn_until_it_goes_on() {
+        let refusal = |name| refused(&rpc::refusal(Code::FailedPrecondition, name, "no", &[]));
+        for race in [reason::LEASE_OVER, reason::NOT_READY] {
+            assert_eq!([0, 1, 2, 3].map(|failures| is_worth_a_warning(&refusal(race), failures)), [false, false, true, true]);
+        }
+        assert!(is_worth_a_warning(&refusal(reason::WRONG_INCARNATION), 0));
+        assert!(is_worth_a_warning(&refused(&tonic::Status::unavailable("nobody")), 0));
     }
 }

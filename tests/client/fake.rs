@@ -12,7 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::codegen::tokio_stream;
+use tonic::codegen::tokio_stream::adapters::Chain;
+use tonic::codegen::tokio_stream::{self, Once, Pending, StreamExt};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
@@ -30,6 +31,7 @@ struct State {
     registers: Vec<rpc::RegisterRequest>,
     renewals: Vec<rpc::RenewLeaseRequest>,
     deregisters: Vec<rpc::DeregisterRequest>,
+    watches: usize,
 }
 
 /// See the module. Always of term 5.
@@ -39,6 +41,8 @@ pub struct Manager {
     shutdown: CancellationToken,
     task: JoinHandle<()>,
 }
+
+type Told = Result<rpc::WatchRoutingTableResponse, Status>;
 
 struct Service(Arc<Mutex<State>>);
 
@@ -104,6 +108,7 @@ impl Manager {
             registers: vec![],
             renewals: vec![],
             deregisters: vec![],
+            watches: 0,
         };
         let state = Arc::new(Mutex::new(state));
         let shutdown = CancellationToken::new();
@@ -133,6 +138,11 @@ impl Manager {
     /// Answers no registration until it is told to again.
     pub fn answer_registrations(&self, answers: bool) {
         self.state.lock().unwrap().is_silent.send_replace(!answers);
+    }
+
+    /// How often its table was asked for. Each time it tells it, and nothing more.
+    pub fn watches(&self) -> usize {
+        self.state.lock().unwrap().watches
     }
 
     pub fn registers(&self) -> Vec<rpc::RegisterRequest> {
@@ -208,12 +218,24 @@ impl ShardManager for Service {
         Err(Status::unimplemented("not scripted"))
     }
 
-    type WatchRoutingTableStream = tokio_stream::Empty<Result<rpc::WatchRoutingTableResponse, Status>>;
+    type WatchRoutingTableStream = Chain<Once<Told>, Pending<Told>>;
 
     async fn watch_routing_table(
         &self,
         _request: Request<rpc::WatchRoutingTableRequest>,
     ) -> Result<Response<Self::WatchRoutingTableStream>, Status> {
-        Err(Status::unimplemented("not scripted"))
+        self.0.lock().unwrap().watches += 1;
+        let full = rpc::RoutingTable {
+            cluster_id: CLUSTER.to_owned(),
+            version: Some(rpc::Version { term: 5, revision: 7 }),
+            number_of_shards: 1,
+            owners: vec![rpc::Owner { executor_id: "a".to_owned(), incarnation: 5, endpoint: "http://a:1".to_owned() }],
+            owner: vec![0],
+            epochs: vec![1000],
+            releasing: vec![],
+        };
+        let change = Some(rpc::watch_routing_table_response::Change::Full(full));
+        let told = tokio_stream::once(Ok(rpc::WatchRoutingTableResponse { change }));
+        Ok(Response::new(told.chain(tokio_stream::pending())))
     }
 }

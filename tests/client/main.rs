@@ -3,6 +3,7 @@
 
 mod fake;
 mod log;
+mod router;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

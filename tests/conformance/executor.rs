@@ -36,10 +36,15 @@ struct State {
     lease_until: Option<BootInstant>,
     lease_ttl: Duration,
     held: Shards,
+    /// Shards that are being stopped count as held until then.
+    stopping: Option<(Shards, BootInstant)>,
+    /// When the last lease ended.
+    over: BootInstant,
     /// The digest of the last claim in full that was answered.
     announced: Option<u64>,
     is_leaving: bool,
     has_ended: bool,
+    is_superseded: bool,
 }
 
 pub struct Executor {
@@ -65,9 +70,12 @@ impl Executor {
             lease_until: None,
             lease_ttl: Duration::from_secs(3),
             held: Shards::new(),
+            stopping: None,
+            over: BootInstant::default(),
             announced: None,
             is_leaving: false,
             has_ended: false,
+            is_superseded: false,
         }));
         let (news, server, life) = (Arc::new(Notify::new()), CancellationToken::new(), CancellationToken::new());
         serve(listener, Service { state: Arc::clone(&state), news: Arc::clone(&news) }, flaw, server.clone());
@@ -91,8 +99,17 @@ impl Executor {
         if matches!(state.flaw, Flaw::StopsBeforeTold | Flaw::DeregistersAtOnce) {
             state.held.clear();
         }
+        let loses_patience = state.flaw == Flaw::LosesPatience;
         drop(state);
         self.news.notify_one();
+        if loses_patience {
+            let (state, news) = (Arc::clone(&self.state), Arc::clone(&self.news));
+            tokio::spawn(async move {
+                clock::sleep_until(clock::now().after(Duration::from_millis(100))).await;
+                state.lock().unwrap().held.clear();
+                news.notify_one();
+            });
+        }
     }
 }
 
@@ -102,10 +119,14 @@ fn draw() -> u64 {
 
 fn serve(listener: TcpListener, service: Service, flaw: Flaw, stopped: CancellationToken) {
     tokio::spawn(async move {
-        let (health, health_service) = tonic_health::server::health_reporter();
+        let (mut health, health_service) = tonic_health::server::health_reporter();
         let status =
             if flaw == Flaw::NotServing { tonic_health::ServingStatus::NotServing } else { tonic_health::ServingStatus::Serving };
-        health.set_service_status("", status).await;
+        let name = "shardmanager.v1.ShardExecutor";
+        if flaw == Flaw::KnowsNoUnnamedService {
+            health.clear_service_status("").await;
+        }
+        health.set_service_status(if flaw == Flaw::KnowsNoUnnamedService { name } else { "" }, status).await;
         let health_service = (flaw != Flaw::NoHealth).then_some(health_service);
         let server = Server::builder().add_optional_service(health_service).add_service(ShardExecutorServer::new(service));
         server.serve_with_incoming_shutdown(TcpIncoming::from(listener), stopped.cancelled_owned()).await.unwrap();
@@ -115,13 +136,16 @@ fn serve(listener: TcpListener, service: Service, flaw: Flaw, stopped: Cancellat
 impl State {
     /// The lease is looked at before anything else.
     fn look(&mut self) {
-        if self.lease_until.is_none_or(|until| until > clock::now()) {
+        let now = clock::now();
+        self.stopping.take_if(|(_, until)| *until <= now);
+        let Some(until) = self.lease_until.filter(|until| *until <= now) else { return };
+        if self.flaw == Flaw::FencesLate && now < until.after(self.lease_ttl * 3 / 2) {
             return;
         }
-        self.lease_until = None;
+        (self.lease_until, self.over) = (None, until);
         match self.flaw {
             Flaw::NeverFences => {}
-            Flaw::TakesCommandsWithoutLease => self.held.clear(),
+            Flaw::TakesCommandsWithoutLease | Flaw::TakesCommandsALittleLonger => self.held.clear(),
             _ => self.begin_anew(),
         }
     }
@@ -129,6 +153,7 @@ impl State {
     /// Everything is stopped; then a new incarnation.
     fn begin_anew(&mut self) {
         self.held.clear();
+        self.stopping = None;
         (self.is_registered, self.lease_until, self.announced, self.incarnation) = (false, None, None, draw());
         if self.is_leaving {
             self.has_ended = true;
@@ -139,7 +164,10 @@ impl State {
         let Some(assignment) = assignment else { return };
         let wanted: Shards = assignment.shards.iter().copied().zip(assignment.epochs.iter().copied()).collect();
         if !(self.flaw == Flaw::Adds && is_command) {
-            self.held.retain(|shard, _| wanted.contains_key(shard));
+            let stopped: Shards = self.held.extract_if(.., |shard, _| !wanted.contains_key(shard)).collect();
+            if self.flaw == Flaw::IsSlow && !stopped.is_empty() {
+                self.stopping = Some((stopped, clock::now().after(self.lease_ttl / 4)));
+            }
         }
         for (shard, epoch) in wanted {
             match self.held.get(&shard) {
@@ -150,8 +178,14 @@ impl State {
         }
     }
 
+    /// What is held, and what stops.
+    fn everything(&self) -> Shards {
+        let stopping = self.stopping.iter().flat_map(|(shards, _)| shards);
+        stopping.chain(&self.held).map(|(&shard, &epoch)| (shard, epoch)).collect()
+    }
+
     fn has_news(&self) -> bool {
-        self.is_registered && self.announced != Some(digest(&self.held))
+        self.is_registered && self.announced != Some(digest(&self.everything()))
     }
 
     fn claim(&mut self) -> Claim {
@@ -160,7 +194,7 @@ impl State {
             Flaw::HugeClaims => (0..100_000).map(|shard| (shard, u64::MAX)).collect(),
             Flaw::ClaimsNoSuchShard => Shards::from([(u32::MAX, 1)]),
             Flaw::ClaimsHighestEpoch => self.held.keys().map(|&shard| (shard, u64::MAX)).collect(),
-            _ => self.held.clone(),
+            _ => self.everything(),
         };
         let is_known = match self.flaw {
             Flaw::DigestAfterChange => self.announced.is_some(),
@@ -214,6 +248,9 @@ impl State {
             return;
         }
         if claim.is_some() && answer.cluster_id != self.cluster_id {
+            if self.flaw == Flaw::IgnoresForeignAnswers {
+                return;
+            }
             if self.flaw == Flaw::FollowsForeignAnswers {
                 self.cluster_id.clone_from(&answer.cluster_id);
                 self.mark = version;
@@ -227,6 +264,9 @@ impl State {
             if self.flaw == Flaw::TakesOldAnswers {
                 self.lease_until = Some(from.after(self.lease_ttl));
             }
+            if self.flaw == Flaw::TakesOldAssignments {
+                self.assign(answer.assignment.as_ref(), false);
+            }
             return;
         }
         if from.after(self.lease_ttl) <= clock::now() {
@@ -236,6 +276,9 @@ impl State {
             Some(Claim::Held(held)) => self.announced = Some(digest(&shards(held))),
             _ if answer.claim_wanted && self.flaw != Flaw::IgnoresClaimWanted => self.announced = None,
             _ => {}
+        }
+        if answer.claim_wanted && answer.assignment.is_none() && self.flaw != Flaw::RenewsByClaimWanted {
+            return;
         }
         self.cluster_id.clone_from(&answer.cluster_id);
         (self.mark, self.shown, self.is_registered) = (version, version, true);
@@ -249,13 +292,19 @@ impl State {
             Some("SUPERSEDED") if self.flaw != Flaw::RegistersAfterSuperseded => {
                 self.held.clear();
                 self.has_ended = true;
+                self.is_superseded = true;
             }
+            Some("UNKNOWN_EXECUTOR") if self.flaw == Flaw::IgnoresUnknown => {}
+            Some("WRONG_CLUSTER") if self.flaw == Flaw::IgnoresWrongCluster => {}
             Some("UNKNOWN_EXECUTOR") => {
                 let before = (self.incarnation, self.held.clone());
                 self.begin_anew();
                 match self.flaw {
                     Flaw::KeepsIncarnation => self.incarnation = before.0,
                     Flaw::KeepsShards => self.held = before.1,
+                    Flaw::RegistersWhileStopping => {
+                        self.stopping = Some((before.1, clock::now().after(Duration::from_millis(400))));
+                    }
                     Flaw::ForgetsCluster => self.cluster_id.clear(),
                     _ => {}
                 }
@@ -298,7 +347,13 @@ impl State {
         if is_stale && self.flaw != Flaw::TakesStaleCommands {
             return refused("STALE_TERM");
         }
-        if self.lease_until.is_none() && self.flaw != Flaw::TakesCommandsWithoutLease {
+        let is_over = self.lease_until.is_none_or(|until| until <= clock::now());
+        let is_let_in = match self.flaw {
+            Flaw::TakesCommandsWithoutLease => true,
+            Flaw::TakesCommandsALittleLonger => clock::now() < self.over.after(Duration::from_millis(700)),
+            _ => false,
+        };
+        if is_over && !is_let_in {
             return refused("LEASE_OVER");
         }
         if self.flaw == Flaw::ExtendsByCommand {
@@ -307,7 +362,7 @@ impl State {
         self.mark = self.mark.max(version);
         let before = self.held.clone();
         self.assign(request.assignment.as_ref(), true);
-        let mut told = self.held.clone();
+        let mut told = self.everything();
         match self.flaw {
             Flaw::OmitsStarting => told.retain(|shard, epoch| before.get(shard) == Some(epoch)),
             Flaw::AnswersNoSuchShard => drop(told.insert(u32::MAX, u64::MAX)),
@@ -329,6 +384,21 @@ impl ShardExecutor for Service {
         request: Request<ApplyAssignmentRequest>,
     ) -> Result<Response<ApplyAssignmentResponse>, Status> {
         let request = request.into_inner();
+        let (flaw, has_no_lease) = {
+            let mut state = self.state.lock().unwrap();
+            state.look();
+            (
+                state.flaw,
+                state.is_registered && state.lease_until.is_none()
+                    || state.over != BootInstant::default() && !state.is_registered,
+            )
+        };
+        if flaw == Flaw::Stalls && has_no_lease {
+            return std::future::pending().await;
+        }
+        if flaw == Flaw::IsSlow {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
         let (applied, (term, revision), flaw, has_ended) = {
             let mut state = self.state.lock().unwrap();
             (state.apply(&request), state.mark, state.flaw, state.has_ended)
@@ -337,8 +407,17 @@ impl ShardExecutor for Service {
             self.news.notify_one();
             return std::future::pending().await;
         }
-        let held = applied?;
+        let mut held = applied?;
         self.news.notify_one();
+        let stops = self.state.lock().unwrap().stopping.as_ref().map(|(_, until)| *until);
+        if let Some(until) = stops.filter(|_| flaw == Flaw::IsSlow) {
+            let waits = clock::now().after(Duration::from_millis(request.wait_ms));
+            clock::sleep_until(until.min(waits)).await;
+            let mut state = self.state.lock().unwrap();
+            state.look();
+            held = state.everything();
+            self.news.notify_one();
+        }
         if flaw == Flaw::AnswersLate {
             tokio::time::sleep(Duration::from_millis(request.wait_ms + 4000)).await;
         }
@@ -361,10 +440,17 @@ impl Caller {
             let (registers, is_done, until, ttl) = {
                 let mut state = self.state.lock().unwrap();
                 state.look();
-                let is_done = state.is_leaving && state.held.is_empty() && state.flaw != Flaw::NeverDeregisters;
+                let is_done = state.is_leaving && state.everything().is_empty() && state.flaw != Flaw::NeverDeregisters;
                 (!state.is_registered, is_done, state.lease_until, state.lease_ttl)
             };
-            if self.state.lock().unwrap().has_ended {
+            let (has_ended, says_farewell) = {
+                let state = self.state.lock().unwrap();
+                (state.has_ended, state.is_superseded && state.flaw != Flaw::SaysNoFarewell)
+            };
+            if says_farewell {
+                return self.say_farewell().await;
+            }
+            if has_ended {
                 return;
             }
             if is_done {
@@ -372,7 +458,8 @@ impl Caller {
             }
             let sent = clock::now();
             // A call in flight does not keep it from looking at its lease.
-            let until = until.filter(|_| !registers).unwrap_or(sent.after(ttl));
+            let is_late = self.state.lock().unwrap().flaw == Flaw::FencesLate;
+            let until = until.filter(|_| !registers && !is_late).unwrap_or(sent.after(ttl));
             let is_answered = tokio::select! {
                 is_answered = self.call(registers, sent, ttl / 3) => is_answered,
                 () = clock::sleep_until(until) => false,
@@ -411,6 +498,9 @@ impl Caller {
             let state = self.state.lock().unwrap();
             (state.flaw, state.has_news(), if is_answered { state.lease_ttl } else { ttl })
         };
+        if flaw == Flaw::RegistersWhileStopping && has_news && registered {
+            return clock::sleep_until(sent.after(ttl / 3)).await;
+        }
         let is_late = flaw == Flaw::RenewsLate || flaw == Flaw::RenewsLateAtFirst && registered;
         if !is_answered {
             return clock::sleep_until(clock::now().after(Duration::from_millis(50))).await;

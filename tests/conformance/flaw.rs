@@ -6,6 +6,12 @@ pub enum Flaw {
     None,
     /// Allowed.
     AlwaysInFull,
+    /// Allowed: it stops by itself where its shards are not taken away at once.
+    LosesPatience,
+    /// No rule: without a lease it answers commands so late that nobody waits for it.
+    Stalls,
+    /// Allowed: commands are answered 0.3 s late, and shards take a quarter of the lease to stop.
+    IsSlow,
 
     /// E1: the same number in every process.
     FixedIncarnation,
@@ -39,6 +45,8 @@ pub enum Flaw {
     ExtendsByCommand,
     /// E9
     TakesCommandsWithoutLease,
+    /// E9: for 0.7 s only.
+    TakesCommandsALittleLonger,
     /// E10
     WrongDigest,
     /// E10
@@ -47,18 +55,28 @@ pub enum Flaw {
     AnnouncesOnSending,
     /// E10
     IgnoresClaimWanted,
+    /// E10: takes an answer with claim_wanted for a lease.
+    RenewsByClaimWanted,
     /// E10
     OmitsAShard,
     /// E11
     NeverFences,
+    /// E11: one lease and a half too late.
+    FencesLate,
     /// E12
     RegistersAfterSuperseded,
     /// E12
     RenewsAfterSuperseded,
+    /// E12
+    SaysNoFarewell,
     /// E13
     KeepsIncarnation,
     /// E13
     KeepsShards,
+    /// E13: stops while it registers.
+    RegistersWhileStopping,
+    /// E13: until its own lease is over.
+    IgnoresUnknown,
     /// E13
     ForgetsCluster,
     /// E14
@@ -67,6 +85,10 @@ pub enum Flaw {
     KeepsShardsElsewhere,
     /// E14: goes on where an answer names another cluster.
     FollowsForeignAnswers,
+    /// E14: until its own lease is over.
+    IgnoresForeignAnswers,
+    /// E14: until its own lease is over.
+    IgnoresWrongCluster,
     /// E15
     IgnoresHigherEpochs,
     /// E15
@@ -81,8 +103,12 @@ pub enum Flaw {
     NoHealth,
     /// E17
     NotServing,
+    /// E17: knows only the name of its service.
+    KnowsNoUnnamedService,
     /// E18
     TakesOldAnswers,
+    /// E18
+    TakesOldAssignments,
     /// E19
     ReportsNonsense,
 

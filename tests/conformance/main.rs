@@ -84,6 +84,10 @@ async fn flaws_in_leases_are_found() {
         (Flaw::ExtendsByCommand, "E9", "after its lease was over"),
         (Flaw::TakesCommandsWithoutLease, "E9", "after its lease was over"),
         (Flaw::NeverFences, "E11", "after its lease was over it still claims"),
+        (Flaw::TakesCommandsALittleLonger, "E9", "after its lease was over"),
+        (Flaw::FencesLate, "E11", "after its lease was over it still claims"),
+        (Flaw::TakesOldAssignments, "E18", "it took an assignment below its mark"),
+        (Flaw::KnowsNoUnnamedService, "E17", "knows no service"),
         (Flaw::NoHealth, "E17", "is not served"),
         (Flaw::NotServing, "E17", "NotServing"),
         (Flaw::TakesOldAnswers, "E18", "answers below its mark"),
@@ -98,6 +102,7 @@ async fn flaws_in_claims_are_found_and_claims_in_full_are_none() {
         (Flaw::DigestAfterChange, "E10", "expected it in full"),
         (Flaw::AnnouncesOnSending, "E10", ""),
         (Flaw::IgnoresClaimWanted, "E10", "asked with claim_wanted"),
+        (Flaw::RenewsByClaimWanted, "E10", "claim_wanted and no assignment renewed it"),
         (Flaw::OmitsAShard, "E10", "renewals claim 2@"),
         (Flaw::ReportsNonsense, "E19", "storage_epochs is no set"),
     ])
@@ -111,6 +116,11 @@ async fn flaws_in_how_lives_end_are_found() {
         (Flaw::FixedIncarnation, "E1", "two processes registered as incarnation 42"),
         (Flaw::RegistersAfterSuperseded, "E12", "it registered again"),
         (Flaw::RenewsAfterSuperseded, "E12", "it went on renewing"),
+        (Flaw::SaysNoFarewell, "E12", "it did not deregister"),
+        (Flaw::RegistersWhileStopping, "E13", "to a command right after"),
+        (Flaw::IgnoresUnknown, "E13", "when its lease was over anyway"),
+        (Flaw::IgnoresWrongCluster, "E14", "when its lease was over anyway"),
+        (Flaw::IgnoresForeignAnswers, "E14", "when its lease was over anyway"),
         (Flaw::KeepsIncarnation, "E13", "expected a new one"),
         (Flaw::KeepsShards, "E13", "it had to stop everything before"),
         (Flaw::ForgetsCluster, "E13", "naming cluster \"\""),
@@ -122,6 +132,25 @@ async fn flaws_in_how_lives_end_are_found() {
         (Flaw::NeverDeregisters, "E16", "it did not deregister"),
     ])
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_that_gives_up_waiting_breaks_nothing() {
+    let report = run::with(Flaw::LosesPatience, &["--lease", "2s"]).await;
+    assert!(report.code != 1 && report.rules("broken").is_empty(), "{report:?}");
+    assert!(report.rules("not_observed").contains(&"E16") && report.detail("E16").contains("gave up waiting"), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_that_does_not_answer_in_time_proves_nothing() {
+    let report = run::with(Flaw::Stalls, &["--lease", "1s"]).await;
+    assert!(report.code == 3 && report.rules("broken").is_empty(), "{report:?}");
+    assert!(report.rules("not_observed").contains(&"E9") && report.detail("E9").contains("not answered"), "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_executor_that_takes_its_time_within_the_bounds_keeps_every_rule() {
+    passes(async || run::with(Flaw::IsSlow, &["--lease", "2s"]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

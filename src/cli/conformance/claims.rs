@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::leases;
 use super::play::{Play, SHARDS, Trouble, Verdict, broken, held_is, unobserved};
 use super::record::{Claim, Entry, Outcome, What, listed, shown};
 use super::stage::{Answer, State};
@@ -24,7 +25,7 @@ async fn two_renewals(play: &Play, since: BootInstant) -> Verdict {
     let two = |state: &State| (state.renewals_since(since).count() >= 2).then_some(());
     match play.stage.find(since.after(play.lease * 2), two).await {
         Some(()) => Ok(()),
-        None => unobserved("a renewal that was not answered was not sent again"),
+        None => unobserved("fewer than two renewals came before its lease was over"),
     }
 }
 
@@ -108,25 +109,36 @@ pub async fn claims(play: &mut Play) -> Verdict {
         fewer
     });
     let wait_ms = u64::try_from((play.lease / 4).as_millis()).unwrap_or(u64::MAX);
+    let told = clock::now();
     let reply = play.obeyed(|request| request.wait_ms = wait_ms).await?;
     if reply.held.as_ref() != Ok(&fewer) {
         return unobserved(format!("after a command {}, see E7", held_is(&reply.held)));
     }
     let changed = clock::now();
-    two_renewals(play, changed).await?;
-    // The first may have been on its way.
-    let claim = play.stage.with(|state| state.renewals_since(changed).nth(1).map(|(_, renewal)| renewal.claim.clone()));
-    match claim {
-        // What the lease ended meanwhile is another rule's.
-        Some(claim) if claim == Claim::Full(Ok(fewer.clone())) || claim.is_nothing() => Ok(()),
-        Some(claim) => broken(format!(
+    // A claim in full that is lost, and another. The first may come as soon as the shard has stopped, before the command is answered.
+    let look = |state: &State| {
+        let claims = || state.renewals_since(told).map(|(at, renewal)| (at, &renewal.claim));
+        if claims().any(|(_, claim)| *claim == Claim::Digest(fewer.digest())) {
+            return Some(Some(Claim::Digest(fewer.digest())));
+        }
+        if claims().filter(|(_, claim)| **claim == Claim::Full(Ok(fewer.clone()))).count() >= 2 {
+            return Some(None);
+        }
+        // Of those that came later one may have been on its way. What the lease ended meanwhile is another rule's.
+        let is_other = |claim: &Claim| *claim != Claim::Full(Ok(fewer.clone())) && !claim.is_nothing();
+        claims().filter(|(at, claim)| *at > changed && is_other(claim)).nth(1).map(|(_, claim)| Some(claim.clone()))
+    };
+    match play.stage.find(changed.after(play.lease * 2), look).await {
+        Some(None) => Ok(()),
+        Some(Some(claim)) => broken(format!(
             "it holds {} and claims {claim}, while no claim in full was answered since that changed; expected it in full",
             listed(&fewer)
         )),
-        None => unobserved("it renews no more"),
+        None => unobserved("fewer than two claims came before its lease was over"),
     }
 }
 
+/// Twice over: the next claim is one in full, and no such answer renews the lease.
 async fn claims_in_full_when_asked(play: &mut Play) -> Verdict {
     let since = clock::now();
     let digest = |state: &State| {
@@ -137,19 +149,31 @@ async fn claims_in_full_when_asked(play: &mut Play) -> Verdict {
         // It always claims in full, which always is enough.
         return Ok(());
     }
-    play.stage.with(|state| state.renewals = Answer::ClaimWanted);
+    let leased_at = play.stage.with(|state| {
+        (state.registrations, state.renewals) = (Answer::Never, Answer::ClaimWanted);
+        state.leased_at()
+    });
     let asked = |state: &State| {
         state.renewals_since(since).find(|(_, renewal)| renewal.outcome == Outcome::ClaimWanted).map(|(at, _)| at)
     };
-    let asked = play.stage.find(clock::now().after(play.lease * 2), asked).await;
-    let Some(asked) = asked else { return unobserved("it renews no more") };
-    play.stage.with(|state| state.renewals = Answer::Properly);
+    let Some(asked) = play.stage.find(clock::now().after(play.lease * 2), asked).await else {
+        return unobserved("it renews no more");
+    };
     let next = |state: &State| state.renewals_since(asked).next().map(|(_, renewal)| renewal.claim.clone());
     match play.stage.find(clock::now().after(play.lease * 2), next).await {
-        Some(Claim::Full(_)) => Ok(()),
-        Some(claim) => broken(format!("asked with claim_wanted, it claims {claim}; expected a claim in full")),
-        None => unobserved("it renews no more"),
+        Some(Claim::Full(_)) => {}
+        Some(claim) => return broken(format!("asked with claim_wanted, it claims {claim}; expected a claim in full")),
+        None => return unobserved("it renews no more"),
     }
+    let over = play.lease_end(leased_at).await;
+    if let Err(bounce) = play.command(|_| {}).await {
+        return bounce.heard();
+    }
+    let late = clock::now().since(over);
+    play.sit_out(asked).await;
+    let how =
+        format!("{late:.0?} after its lease was over it had another: an answer with claim_wanted and no assignment renewed it");
+    leases::had_a_lease(play, how).await
 }
 
 /// It never says what it holds, if that is why it does not come to rest.

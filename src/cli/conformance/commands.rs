@@ -184,6 +184,9 @@ pub async fn health(play: &mut Play) -> Verdict {
         Err(status) if status.code() == tonic::Code::Unimplemented => {
             broken("grpc.health.v1 is not served; managers then only know that the port answers")
         }
+        Err(status) if status.code() == tonic::Code::NotFound => {
+            broken("grpc.health.v1 knows no service \"\", which is the one that managers ask for; expected SERVING")
+        }
         Err(status) => unobserved(format!("grpc.health.v1 answers {:?} after {:?}", status.code(), clock::now().since(sent))),
     }
 }

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::play::{Bounce, GRACE, Play, Reply, SHARDS, Verdict, broken, lease_lost, unobserved};
-use super::record::{Entry, Outcome, Registration, What, listed, shown};
+use super::play::{Bounce, GRACE, Play, Reply, SHARDS, Trouble, Verdict, broken, lease_lost, unobserved};
+use super::record::{Entry, Outcome, Registration, Renewal, What, listed, shown};
 use super::stage::{Answer, State};
 use crate::cli::manager::Address;
 use crate::clock;
@@ -68,12 +68,23 @@ async fn counts_from_sending(play: &mut Play, delay: Duration) -> Verdict {
         return unobserved("this machine was too busy to look in time");
     }
     clock::sleep_until(answered.after(play.lease + play.lease / 4)).await;
+    let how = format!(
+        "its lease of {:?} lived on after the time since it sent the registration; it seems to count from the answer, {delay:?} later",
+        play.lease
+    );
+    had_a_lease(play, how).await
+}
+
+/// It took a command after its lease had to be over. If it takes none now, it had another lease, for a reason that `how` says; unless it
+/// takes them for a while after any lease.
+pub async fn had_a_lease(play: &mut Play, how: String) -> Verdict {
     match play.command(|_| {}).await {
-        Err(_) => broken(format!(
-            "its lease of {:?} lived on after the time since it sent the registration; it seems to count from the answer, {delay:?} later",
-            play.lease
-        )),
-        Ok(_) => unobserved("it takes commands without a lease, see E9"),
+        Ok(_) => return unobserved("it takes commands without a lease, see E9"),
+        Err(bounce) => bounce.heard()?,
+    }
+    match commands_extend_nothing(play).await {
+        Err(Trouble::Broken(_)) => unobserved("it takes commands after its lease, see E9"),
+        _ => broken(how),
     }
 }
 
@@ -179,7 +190,7 @@ pub async fn commands_extend_nothing(play: &mut Play) -> Verdict {
         Err(_) if clock::now() > leased_at.after(play.lease * 2 / 3) => return lease_lost(),
         Err(bounce) => return unobserved(format!("under its lease it refuses a command in order with {bounce}, see E7")),
     };
-    let over = play.sit_out(leased_at).await;
+    let over = play.lease_end(leased_at).await;
     if clock::now() > extended.after(play.lease) {
         return unobserved("this machine was too busy to look in time");
     }
@@ -192,6 +203,7 @@ fn without_lease(reply: Result<Reply, Bounce>, over: BootInstant) -> Verdict {
         Ok(_) => broken(format!("it accepted a command {late:.0?} after its lease was over; expected LEASE_OVER")),
         Err(bounce) if bounce.is_without_lease() => Ok(()),
         Err(bounce) => {
+            bounce.heard()?;
             broken(format!("{late:.0?} after its lease was over it refused a command with {bounce}; expected LEASE_OVER"))
         }
     }
@@ -208,36 +220,40 @@ pub async fn fences_itself(play: &mut Play) -> Verdict {
         let registered = state.registrations_since(looked).any(|(_, registration)| Some(registration.incarnation) != incarnation);
         (registered || state.renewals_since(looked).any(|(_, renewal)| renewal.claim.is_nothing())).then_some(())
     };
-    if play.stage.find(over.after(play.lease * 2), has_stopped).await.is_some() {
-        return Ok(());
-    }
+    let has_stopped = play.stage.find(over.after(play.lease * 2), has_stopped).await.is_some();
     play.stage.with(|state| {
+        // One may have been on its way for as long as that.
+        let late =
+            |(_, renewal): &(BootInstant, &Renewal)| Some(renewal.incarnation) == incarnation && !renewal.claim.is_nothing();
+        if let Some((at, renewal)) = state.renewals_since(looked).filter(late).nth(1) {
+            let late = at.since(over);
+            return broken(format!(
+                "{late:.0?} after its lease was over it still claims {}, having held {}; expected nothing",
+                renewal.claim,
+                listed(&held)
+            ));
+        }
+        if has_stopped {
+            return Ok(());
+        }
         if state.registrations_since(looked).next().is_some() {
             return broken("its lease was over and it registered again under the same incarnation; expected a new one");
         }
-        match state.renewals_since(looked).last() {
-            Some((at, renewal)) => broken(format!(
-                "{:.0?} after its lease was over it still claims {}, having held {}; expected nothing",
-                at.since(over),
-                renewal.claim,
-                listed(&held)
-            )),
-            None => unobserved("it calls nobody while no manager answers"),
-        }
+        unobserved("it calls nobody while no manager answers")
     })
 }
 
 /// E18.
 pub async fn old_answers_renew_nothing(play: &mut Play) -> Verdict {
     play.stage.with(|state| state.version.revision.0 += 10);
-    play.rest(&SHARDS).await?;
+    let held = play.rest(&SHARDS).await?;
     let leased_at = play.fall_silent().await?;
     let mark = play.stage.with(|state| {
         let mark = state.version;
         state.renewals = Answer::Below(Version { revision: Revision(mark.revision.0.saturating_sub(5)), ..mark });
         mark
     });
-    let over = play.sit_out(leased_at).await;
+    let over = play.lease_end(leased_at).await;
     let offered = |state: &State| {
         let below = state.renewals_since(leased_at).filter_map(|(_, renewal)| match renewal.outcome {
             Outcome::Below { at } => Some(at),
@@ -248,6 +264,17 @@ pub async fn old_answers_renew_nothing(play: &mut Play) -> Verdict {
     if play.stage.with(|state| offered(state)).is_none() {
         return unobserved("it asked for no lease while an answer below its mark was ready");
     }
+    play.stage.with(|state| {
+        // What it claims before its lease is over it has from somebody.
+        let other = |(_, renewal): &(BootInstant, &Renewal)| !(renewal.claim.is(&held) || renewal.claim.is_nothing());
+        let (held, mark) = (listed(&held), shown(Some(mark)));
+        match state.renewals_since(leased_at).find(other) {
+            Some((_, renewal)) => {
+                broken(format!("it held {held} and claims {}: it took an assignment below its mark {mark}", renewal.claim))
+            }
+            None => Ok(()),
+        }
+    })?;
     let newest = |request: &mut rpc::ApplyAssignmentRequest| request.version = Some(mark.into());
     if let Err(bounce) = play.command(newest).await {
         return bounce.heard();
@@ -256,19 +283,14 @@ pub async fn old_answers_renew_nothing(play: &mut Play) -> Verdict {
     play.stage.with(|state| state.renewals = Answer::Never);
     let last = play.stage.with(|state| offered(state)).unwrap_or(leased_at);
     play.sit_out(last).await;
-    match play.command(newest).await {
-        Ok(_) => unobserved("it takes commands without a lease, see E9"),
-        Err(_) => broken(format!(
-            "{late:.0?} after its lease was over it had another: answers below its mark {} renewed it",
-            shown(Some(mark))
-        )),
-    }
+    let how =
+        format!("{late:.0?} after its lease was over it had another: answers below its mark {} renewed it", shown(Some(mark)));
+    had_a_lease(play, how).await
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::play::Trouble;
-    use super::super::record::{Claim, Renewal};
+    use super::super::record::Claim;
     use super::*;
     use crate::types::Term;
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::play::{Bounce, GRACE, Play, SHARDS, Trouble, Verdict, broken, held_is, unobserved};
-use super::record::{Claim, Entry, Outcome, Registration, What, cut, listed, shown};
+use super::play::{Bounce, GRACE, Play, Reply, SHARDS, Trouble, Verdict, broken, held_is, unobserved};
+use super::record::{Claim, Entry, Outcome, Registration, Renewal, What, cut, listed, shown};
 use super::stage::{Answer, State};
 use crate::clock;
 use crate::holdings::Holdings;
@@ -17,7 +17,42 @@ pub async fn unknown(play: &mut Play) -> Verdict {
         state.registrations = Answer::Bare;
         state.renewals = Answer::Refusal(before.incarnation, reason::UNKNOWN_EXECUTOR);
     });
-    begins_anew(play, &before, "UNKNOWN_EXECUTOR").await
+    begins_anew(play, &before, "UNKNOWN_EXECUTOR").await?;
+    stops_before_it_registers(play).await
+}
+
+/// E13, asked by a command as soon as the new incarnation takes one: what still stops then was not stopped before.
+async fn stops_before_it_registers(play: &mut Play) -> Verdict {
+    let before = Before::look(play).await?;
+    play.stage.with(|state| {
+        state.registrations = Answer::Bare;
+        state.renewals = Answer::Refusal(before.incarnation, reason::UNKNOWN_EXECUTOR);
+    });
+    let registered = |state: &State| {
+        let mut registrations = state.registrations_since(before.at);
+        registrations.any(|(_, registration)| registration.outcome.is_lease()).then_some(())
+    };
+    if play.stage.find(clock::now().after(play.lease * 3 + GRACE), registered).await.is_none() {
+        return unobserved("the second time it did not register anew");
+    }
+    let until = clock::now().after(play.lease / 2);
+    loop {
+        match play.command(|_| {}).await {
+            Ok(Reply { held: Ok(held), .. }) if held.is_empty() => return Ok(()),
+            Ok(reply) => {
+                return broken(format!(
+                    "told UNKNOWN_EXECUTOR, it registered anew, and to a command right after {}; it had to stop everything before",
+                    held_is(&reply.held)
+                ));
+            }
+            Err(bounce) if clock::now() > until => {
+                bounce.heard()?;
+                return unobserved(format!("registered anew, it refuses a command in order with {bounce}, see E7"));
+            }
+            // It has not taken the answer in yet.
+            Err(_) => clock::sleep_until(clock::now().after(play.lease / 100)).await,
+        }
+    }
 }
 
 /// E14.
@@ -70,6 +105,7 @@ async fn begins_anew(play: &mut Play, before: &Before, why: &str) -> Verdict {
         };
     };
     let Registration { incarnation, cluster_id, mark, .. } = registration;
+    in_time(play, before, at, why)?;
     if before.used.contains(&incarnation) {
         return broken(format!("told {why}, it registered as incarnation {incarnation} again; expected a new one"));
     }
@@ -92,6 +128,29 @@ async fn begins_anew(play: &mut Play, before: &Before, why: &str) -> Verdict {
         Some(claim) => broken(format!("told {why}, it registered anew and claims {claim}; it had to stop everything before")),
         None => unobserved("it registered anew and did not renew"),
     }
+}
+
+/// It was told, and does not wait for the end of its lease, after which it had to register anyway.
+fn in_time(play: &Play, before: &Before, registered: BootInstant, why: &str) -> Verdict {
+    let (told, over, went_on) = play.stage.with(|state| {
+        let is_told = |renewal: &Renewal| matches!(renewal.outcome, Outcome::Refused(_) | Outcome::Foreign);
+        let own = || state.renewals_since(before.at).filter(|(_, renewal)| renewal.incarnation == before.incarnation);
+        let told = own().find(|(_, renewal)| is_told(renewal)).map_or(registered, |(at, _)| at);
+        // Whoever renews so much later has heard it.
+        let went_on = own().any(|(at, _)| at > told.after(play.lease / 4) && at < registered);
+        (told, state.leased_before(told).after(play.lease), went_on)
+    });
+    // It counts its lease from a little earlier.
+    if registered.after(play.lease / 8) < over {
+        return Ok(());
+    }
+    let late = registered.since(told);
+    if went_on {
+        return broken(format!(
+            "told {why}, it went on renewing and registered anew {late:.0?} later, when its lease was over anyway"
+        ));
+    }
+    unobserved(format!("told {why}, it registered anew {late:.0?} later, when its lease was over anyway"))
 }
 
 /// E12. Ends the process.
@@ -121,8 +180,15 @@ pub async fn superseded(play: &mut Play) -> Verdict {
         return broken(how);
     }
     match play.command(|_| {}).await {
-        Ok(reply) => broken(format!("told SUPERSEDED, it still takes commands: {}", held_is(&reply.held))),
-        Err(_) => Ok(()),
+        Ok(reply) => return broken(format!("told SUPERSEDED, it still takes commands: {}", held_is(&reply.held))),
+        Err(bounce) => bounce.heard_or_gone()?,
+    }
+    match play.stage.with(|state| farewell(state, told)) {
+        Some((incarnation, _)) if incarnation == before.incarnation => Ok(()),
+        Some((incarnation, _)) => {
+            broken(format!("told SUPERSEDED, it deregistered incarnation {incarnation}; expected {}", before.incarnation))
+        }
+        None => broken("told SUPERSEDED, it did not deregister: the newer process may have to wait for the end of its lease"),
     }
 }
 
@@ -180,36 +246,34 @@ pub async fn leaves(play: &mut Play) -> Verdict {
     gone(play, play.command(|request| request.incarnation = incarnation).await)
 }
 
-fn gone(play: &Play, reply: Result<super::play::Reply, Bounce>) -> Verdict {
+fn gone(play: &Play, reply: Result<Reply, Bounce>) -> Verdict {
     match reply {
         Ok(reply) => broken(format!("it deregistered, and takes commands at {:?}: {}", play.endpoint(), held_is(&reply.held))),
-        Err(_) => Ok(()),
+        Err(bounce) => bounce.heard_or_gone(),
     }
 }
 
-/// For two more renewals it still has everything: nobody took it away yet.
+/// For a moment it still has everything: nobody took it away yet. No longer, since it need not wait for ever.
 async fn goes_on_until_told(play: &Play, since: BootInstant, held: &Holdings) -> Verdict {
     let Some(asked) = play.stage.with(|state| asked(state, since)) else { return unobserved("it asked for nothing") };
-    let two = |state: &State| (state.renewals_since(asked).count() >= 2 || farewell(state, since).is_some()).then_some(());
-    if play.stage.find(asked.after(play.lease * 2), two).await.is_none() {
-        return broken("it asked to leave and renewed no more, while its shards had nowhere to go yet");
-    }
+    let left = |state: &State| farewell(state, since).map(|_| ());
+    let has_left = play.stage.find(asked.after(play.lease / 8), left).await.is_some();
     play.stage.with(|state| {
-        if farewell(state, since).is_some() {
-            return broken("it asked to leave and deregistered before its shards were taken away");
-        }
         let lost = |claim: &Claim| match claim {
             Claim::Full(Ok(claimed)) => held.iter().any(|(shard, epoch)| claimed.epoch(shard) != Some(epoch)),
             // Whether it is the right one is E10's.
             other => other.is_nothing(),
         };
-        match state.renewals_since(asked).find(|(_, renewal)| lost(&renewal.claim)) {
-            Some((_, renewal)) => broken(format!(
+        let mut renewals = state.renewals_since(since).filter(|(at, _)| *at >= asked);
+        match renewals.find(|(_, renewal)| lost(&renewal.claim)) {
+            // Its patience cannot have ended before it began.
+            Some((at, renewal)) if at == asked => broken(format!(
                 "it asked to leave and claims {}; expected that it goes on with {} until they are taken away",
                 renewal.claim,
                 listed(held)
             )),
-            None => Ok(()),
+            None if !has_left => Ok(()),
+            _ => unobserved("it gave up waiting before its shards were taken away: give it more patience, or a shorter --lease"),
         }
     })
 }

@@ -21,6 +21,8 @@ pub const SHARDS: [u32; 3] = [1, 2, 3];
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How much later than asked for an answer may come before the rule counts as broken: for busy machines.
 pub const GRACE: Duration = Duration::from_secs(3);
+/// How a time-out of our own is told from a connection that broke: both are `Cancelled`.
+const TIMED_OUT: &str = "Timeout expired";
 /// The largest answer that is taken, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
@@ -56,15 +58,33 @@ pub struct Reply {
 #[derive(Clone, Debug)]
 pub struct Bounce {
     pub reason: Option<String>,
-    /// Nobody answered.
-    is_silence: bool,
+    nature: Nature,
     text: String,
+}
+
+/// What a command that was not accepted says about whoever was to take it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nature {
+    /// It was refused.
+    Refusal,
+    /// Nobody is there: no connection, or it broke.
+    Absence,
+    /// No answer in time. Proves nothing.
+    Silence,
 }
 
 impl Bounce {
     /// Whether it is a refusal: somebody answered. Else nothing can be said.
     pub fn heard(&self) -> Verdict {
-        if self.is_silence { unobserved(format!("a command was not answered: {}", self.text)) } else { Ok(()) }
+        if self.nature == Nature::Refusal {
+            return Ok(());
+        }
+        unobserved(format!("a command was not answered: {}", self.text))
+    }
+
+    /// Whether commands are taken no more: they are refused, or nobody is there to take them. Else nothing can be said.
+    pub fn heard_or_gone(&self) -> Verdict {
+        if self.nature == Nature::Absence { Ok(()) } else { self.heard() }
     }
 
     /// Whether this is what an executor says that has no lease, under this incarnation or at all.
@@ -109,12 +129,16 @@ impl Play {
 
     /// A connection of its own to the executor.
     pub async fn connect(&self) -> Result<Channel, Bounce> {
-        let refused = |text: String| Bounce { reason: None, is_silence: true, text };
+        let refused = |text: String| Bounce { reason: None, nature: Nature::Silence, text };
         let endpoint = self.endpoint().ok_or_else(|| refused("no executor has registered".to_owned()))?;
         let endpoint = Endpoint::from_shared(endpoint.clone()).map_err(|_| refused(format!("{endpoint:?} is no address")))?;
         let url = endpoint.uri().to_string();
         let connected = endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(self.lease + GRACE + GRACE).connect().await;
-        connected.map_err(|error| refused(format!("{url} cannot be reached: {}", crate::cli::output::with_causes(&error))))
+        connected.map_err(|error| {
+            let nature = if is_closed(&error) { Nature::Absence } else { Nature::Silence };
+            let text = format!("{url} cannot be reached: {}", crate::cli::output::with_causes(&error));
+            Bounce { nature, ..refused(text) }
+        })
     }
 
     /// Sends the whole assignment of the moment, after `change`. What is accepted in order is written down.
@@ -245,6 +269,13 @@ impl Play {
         over
     }
 
+    /// Waits until the newest lease is over by anybody's clock, and no longer; returns when that was. The executor counts from earlier.
+    pub async fn lease_end(&self, leased_at: BootInstant) -> BootInstant {
+        let over = leased_at.after(self.lease);
+        clock::sleep_until(over.after(self.lease / 16)).await;
+        over
+    }
+
     /// Waits for the next registration after `since`.
     pub async fn registration(&self, since: BootInstant, within: Duration) -> Option<(BootInstant, super::record::Registration)> {
         let until = clock::now().after(within);
@@ -277,10 +308,38 @@ pub fn lease_lost<T>() -> Result<T, Trouble> {
 
 fn bounce(status: &Status) -> Bounce {
     let reason = reason_of(status);
-    let is_silent = matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded);
-    Bounce {
-        is_silence: is_silent && reason.is_none(),
-        reason,
-        text: cut(&format!("{:?}: {}", status.code(), with_causes(status))),
+    let nature = match status.code() {
+        _ if reason.is_some() => Nature::Refusal,
+        Code::Cancelled if !status.message().contains(TIMED_OUT) => Nature::Absence,
+        Code::Unavailable | Code::Unknown => Nature::Absence,
+        Code::Cancelled | Code::DeadlineExceeded => Nature::Silence,
+        _ => Nature::Refusal,
+    };
+    Bounce { reason, nature, text: cut(&format!("{:?}: {}", status.code(), with_causes(status))) }
+}
+
+/// Whether nothing listens there.
+fn is_closed(error: &tonic::transport::Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = error;
+    let is_refusal = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    std::iter::successors(Some(first), |cause| cause.source()).any(is_refusal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_answered_in_time_proves_nothing() {
+        let late = bounce(&Status::cancelled("Timeout expired"));
+        assert!(late.heard().is_err() && late.heard_or_gone().is_err());
+        assert!(bounce(&Status::deadline_exceeded("late")).heard_or_gone().is_err());
+        let gone = bounce(&Status::unavailable("the connection broke"));
+        assert!(gone.heard().is_err() && gone.heard_or_gone().is_ok());
+        assert!(bounce(&Status::cancelled("connection closed")).heard_or_gone().is_ok());
+        let refused = bounce(&rpc::refusal(Code::Unavailable, reason::NOT_READY, "no", &[]));
+        assert!(refused.heard().is_ok() && refused.is_without_lease());
     }
 }

@@ -110,7 +110,7 @@ pub const RULES: [Rule; 19] = [
     Rule {
         id: "E10",
         demands: "claims are exact: in full after a change and where claim_wanted, else by the documented digest",
-        provoked: "claim_wanted; a change while renewals stay unanswered; and every renewal of the run",
+        provoked: "claim_wanted, until after the lease; a change while renewals stay unanswered; and every renewal of the run",
         scene: Some(|play| Box::pin(claims::claims(play))),
         reading: Some(|entries, _| claims::digests(entries)),
         ..RULE
@@ -124,7 +124,7 @@ pub const RULES: [Rule; 19] = [
     },
     Rule {
         id: "E12",
-        demands: "SUPERSEDED: stops everything for good and does not register again",
+        demands: "SUPERSEDED: stops everything for good, deregisters and does not register again",
         provoked: "a renewal is refused so",
         scene: Some(|play| Box::pin(lives::superseded(play))),
         ..RULE
@@ -132,7 +132,7 @@ pub const RULES: [Rule; 19] = [
     Rule {
         id: "E13",
         demands: "UNKNOWN_EXECUTOR: stops everything, registers as a new incarnation, naming its cluster and mark",
-        provoked: "a renewal is refused so",
+        provoked: "a renewal is refused so, twice; a command right after",
         scene: Some(|play| Box::pin(lives::unknown(play))),
         ..RULE
     },
@@ -167,7 +167,7 @@ pub const RULES: [Rule; 19] = [
     Rule {
         id: "E18",
         demands: "an answer below its mark renews nothing",
-        provoked: "renewals are answered at a lower revision, until after the lease",
+        provoked: "renewals are answered at a lower revision, with another assignment, until after the lease",
         scene: Some(|play| Box::pin(leases::old_answers_renew_nothing(play))),
         ..RULE
     },

@@ -34,15 +34,15 @@ pub enum Answer {
     Late(Duration),
     /// Registrations: with a lease and no word about an assignment, since nothing was claimed.
     Bare,
-    /// Not at all: a third of the lease later the call fails as if the connection had.
+    /// Not at all: a sixth of the lease later the call fails as if the connection had.
     Never,
     /// To this incarnation: a refusal.
     Refusal(u64, &'static str),
     /// To this incarnation: with a lease, whichever cluster the call names.
     Foreign(u64),
-    /// With a lease at this version, below the mark.
+    /// With a lease at this version, below the mark, and what was assigned then: another set.
     Below(Version),
-    /// With the wish for a claim in full.
+    /// Claims by digest: with the wish for a claim in full. Those in full: not at all, so that nothing renews the lease.
     ClaimWanted,
 }
 
@@ -104,12 +104,21 @@ impl State {
 
     /// When the call came that earned the newest lease. The executor sent it earlier, so its lease ends earlier than one lease after.
     pub fn leased_at(&self) -> BootInstant {
+        self.leased_before(clock::now())
+    }
+
+    /// The same, of the newest lease that was earned before `moment`.
+    pub fn leased_before(&self, moment: BootInstant) -> BootInstant {
         let leased = |entry: &Entry| match &entry.what {
             What::Register(registration) => registration.outcome.is_lease(),
             What::Renew(renewal) => renewal.outcome.is_lease(),
             _ => false,
         };
-        self.entries.iter().rev().find(|entry| leased(entry)).map_or(BootInstant::default(), |entry| entry.at)
+        self.entries
+            .iter()
+            .rev()
+            .find(|entry| entry.at <= moment && leased(entry))
+            .map_or(BootInstant::default(), |entry| entry.at)
     }
 
     fn lease(&self, assignment: Option<&Holdings>) -> rpc::LeaseAnswer {
@@ -181,9 +190,10 @@ impl State {
         }
         match self.renewals {
             Answer::Below(version) => {
-                let answer = rpc::LeaseAnswer { version: Some(version.into()), ..self.lease(None) };
+                let answer = rpc::LeaseAnswer { version: Some(version.into()), ..self.lease(Some(&self.outdated())) };
                 (Ok(answer), Outcome::Below { at: clock::now() })
             }
+            Answer::ClaimWanted if !matches!(claim, Claim::Digest(_)) => lost(),
             Answer::ClaimWanted => (Ok(rpc::LeaseAnswer { claim_wanted: true, ..self.lease(None) }), Outcome::ClaimWanted),
             _ if claim.is(&self.assignment) => (Ok(self.lease(None)), self.granted()),
             _ => {
@@ -192,6 +202,13 @@ impl State {
                 (Ok(answer), self.granted())
             }
         }
+    }
+
+    /// An assignment from before: shards that are assigned now, save the last, and one more.
+    fn outdated(&self) -> Holdings {
+        let now: Vec<u32> = self.assignment.iter().map(|(shard, _)| shard.0).collect();
+        let kept = now.iter().rev().skip(1).rev().copied();
+        self.grants(&kept.chain([NUMBER_OF_SHARDS - 1]).collect::<Vec<_>>())
     }
 
     fn granted(&self) -> Outcome {
@@ -307,7 +324,7 @@ impl Shared {
         self.changed.send_replace(());
         if decided == Outcome::Lost {
             // Long enough to be missed; not for ever, for the sake of those who would wait for ever.
-            clock::sleep_until(clock::now().after(self.lease_ttl / 3)).await;
+            clock::sleep_until(clock::now().after(self.lease_ttl / 6)).await;
         }
         answer.map(Response::new)
     }
