@@ -203,7 +203,13 @@ impl State {
         if !shards.is_multiple_of(SHARDS_PER_PAGE) {
             pages.push(Arc::new(vec![ShardRecord::default(); shards % SHARDS_PER_PAGE]));
         }
-        State { meta, executors: Vec::new(), slots_by_id: Arc::default(), shards: pages, retirees: vec![Arc::default(); RETIREE_PAGES] }
+        State {
+            meta,
+            executors: Vec::new(),
+            slots_by_id: Arc::default(),
+            shards: pages,
+            retirees: vec![Arc::default(); RETIREE_PAGES],
+        }
     }
 
     /// From pages as the store read them. Checks what ties pages together; what each record may contain is the codec's to check.

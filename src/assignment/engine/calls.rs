@@ -7,7 +7,10 @@ use crate::assignment::command::{Answer, Cause, Command, LeaseAnswer, Notice, Ra
 use crate::assignment::event::{Claim, Departure, Registration, Renewal, RequestId};
 use crate::assignment::record::{End, ExecutorRecord, ShardState, Standing, Wish};
 use crate::holdings::Holdings;
-use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, MAX_SHOWN_BY_READERS, ShardId, Slot, Term, Version};
+use crate::types::{
+    BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, MAX_NUMBER, MAX_SHOWN, MAX_SHOWN_BY_READERS, ShardId, Slot, Term,
+    Version,
+};
 
 use super::contact::Told;
 use super::draft::{Draft, Due, Page};

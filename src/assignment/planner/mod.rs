@@ -130,8 +130,7 @@ pub fn plan(input: &Input) -> (Plan, Report) {
             } else {
                 share::balance(&mut shares, free);
             }
-            let outcome = seat::seat(input.members, &mut homes, &mut shares, &avoided);
-            tally = Tally::of(input.members, &homes);
+            let outcome = seat::seat(input.members, &mut homes, &mut tally, &mut shares, &avoided);
             share::recount(&mut shares, &tally);
             if !outcome.stuck || outcome.seated == 0 {
                 break;
@@ -158,6 +157,13 @@ impl Tally {
             shards[place(members, home)] += 1;
         }
         Tally { shards }
+    }
+
+    /// A shard gets a new home.
+    fn rehome(&mut self, members: &[Member], home: &mut u32, to: u32) {
+        self.shards[place(members, *home)] -= 1;
+        self.shards[place(members, to)] += 1;
+        *home = to;
     }
 
     /// Shards whose home is a member of this role.

@@ -37,8 +37,14 @@ impl Avoided {
 }
 
 /// Gives new homes to shards, the lowest first, so that every member has as many as its target says; leaves the targets behind as
-/// they happen to be. Shards that avoid somebody come first while there is a choice, and leave a running owner last.
-pub(super) fn seat(members: &[Member], homes: &mut [u32], shares: &mut [Share], avoided: &[Avoided]) -> Outcome {
+/// they happen to be, and the tally right. Shards that avoid somebody come first while there is a choice, and leave a running owner last.
+pub(super) fn seat(
+    members: &[Member],
+    homes: &mut [u32],
+    tally: &mut Tally,
+    shares: &mut [Share],
+    avoided: &[Avoided],
+) -> Outcome {
     let mut gives = gives(members, shares);
     let mut seats = Seats::of(shares);
 
@@ -48,7 +54,7 @@ pub(super) fn seat(members: &[Member], homes: &mut [u32], shares: &mut [Share], 
     let (seated, stuck) = seat_bound(members, homes, shares, &bound, &mut gives, &mut seats);
     let mut outcome = Outcome { seated: seated.len() as u32, stuck: !stuck.is_empty() };
     for (avoided, seat) in seated {
-        homes[avoided.shard as usize] = shares[seat].member;
+        tally.rehome(members, &mut homes[avoided.shard as usize], shares[seat].member);
     }
 
     let mut bound = bound.iter().map(|avoided| avoided.shard).peekable();
@@ -59,7 +65,7 @@ pub(super) fn seat(members: &[Member], homes: &mut [u32], shares: &mut [Share], 
         }
         let Some(seat) = seats.take(None) else { break };
         *give -= 1;
-        *home = shares[seat].member;
+        tally.rehome(members, home, shares[seat].member);
         outcome.seated += 1;
     }
 
@@ -67,12 +73,12 @@ pub(super) fn seat(members: &[Member], homes: &mut [u32], shares: &mut [Share], 
     let homeless: Vec<Avoided> = stuck.into_iter().filter(|avoided| is_free(members, homes[avoided.shard as usize])).collect();
     if let Some(&Avoided { share, .. }) = homeless.first() {
         let not = shares[share].member;
-        share::recount(shares, &Tally::of(members, homes));
+        share::recount(shares, tally);
         share::fill(shares, homeless.len() as u32, |share| if share.member == not { 0 } else { u32::MAX });
         let mut seats = Seats::of(shares);
         for avoided in homeless {
             if let Some(seat) = seats.take(Some(avoided.share)) {
-                homes[avoided.shard as usize] = shares[seat].member;
+                tally.rehome(members, &mut homes[avoided.shard as usize], shares[seat].member);
                 outcome.seated += 1;
             }
         }
