@@ -56,7 +56,7 @@ async fn a_connection_that_is_forgotten_by_the_network_is_replaced_within_the_de
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_restarts_within_the_ttl_costs_no_leadership() {
-    let ttl = Duration::from_secs(10);
+    let ttl = Duration::from_secs(20);
     let mut postgres = Postgres::start().await;
     let mut leader = Candidate::new("first", &postgres, ttl).wins().await;
     let began = Instant::now();

@@ -154,12 +154,11 @@ async fn what_was_acknowledged_is_in_the_storage_whatever_happens_to_executors()
     b.child.thaw();
     let answer = write.await.unwrap().unwrap();
     assert_eq!(answer.status(), 421, "the late write is refused");
-    let said = b
-        .child
-        .printed()
-        .into_iter()
-        .find(|line| line.contains("the storage refused a stale epoch") && line.contains(&format!("shard={shard} ")));
-    let said = said.expect("it was the storage that refused it");
+    let said = poll_until("it was the storage that refused it", PATIENCE, async || {
+        let mut lines = b.child.printed().into_iter();
+        lines.find(|line| line.contains("the storage refused a stale epoch") && line.contains(&format!("shard={shard} ")))
+    })
+    .await;
     assert!(said.contains(&format!("epoch={before} seen={after}")), "{said}");
     assert_eq!(storage.values().await.get(&late), None);
     cluster.at_rest(&["a", "b", "c"]).await;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::play::{Bounce, GRACE, Play, Reply, SHARDS, Trouble, Verdict, broken, held_is, unobserved};
+use super::play::{GRACE, Play, Reply, SHARDS, Trouble, Verdict, broken, held_is, unobserved};
 use super::record::{Claim, Entry, Outcome, Registration, Renewal, What, cut, listed, shown};
 use super::stage::{Answer, State};
 use crate::clock;
 use crate::holdings::Holdings;
-use crate::rpc::reason;
+use crate::rpc::{self, reason};
 use crate::types::{BootInstant, ClusterId, Version};
 
 /// E13.
@@ -179,9 +179,8 @@ pub async fn superseded(play: &mut Play) -> Verdict {
     if let Some(how) = play.stage.find(clock::now().after(play.lease * 2), goes_on).await {
         return broken(how);
     }
-    match play.command(|_| {}).await {
-        Ok(reply) => return broken(format!("told SUPERSEDED, it still takes commands: {}", held_is(&reply.held))),
-        Err(bounce) => bounce.heard_or_gone()?,
+    if let Some(reply) = takes_commands(play, |_| {}).await? {
+        return broken(format!("told SUPERSEDED, it still takes commands: {}", held_is(&reply.held)));
     }
     match play.stage.with(|state| farewell(state, told)) {
         Some((incarnation, _)) if incarnation == before.incarnation => Ok(()),
@@ -243,13 +242,24 @@ pub async fn leaves(play: &mut Play) -> Verdict {
             cut(&cluster_id)
         ));
     }
-    gone(play, play.command(|request| request.incarnation = incarnation).await)
+    match takes_commands(play, |request| request.incarnation = incarnation).await? {
+        Some(reply) => broken(format!("it deregistered, and takes commands at {:?}: {}", play.endpoint(), held_is(&reply.held))),
+        None => Ok(()),
+    }
 }
 
-fn gone(play: &Play, reply: Result<Reply, Bounce>) -> Verdict {
-    match reply {
-        Ok(reply) => broken(format!("it deregistered, and takes commands at {:?}: {}", play.endpoint(), held_is(&reply.held))),
-        Err(bounce) => bounce.heard_or_gone(),
+/// What it answers to a command, where it still takes any. One that ends may be in the middle of it, so where no answer comes it is asked
+/// again, for as long as that may take.
+async fn takes_commands(play: &Play, change: impl Fn(&mut rpc::ApplyAssignmentRequest)) -> Result<Option<Reply>, Trouble> {
+    let until = clock::now().after(play.lease * 2 + GRACE);
+    loop {
+        let verdict = match play.command(&change).await {
+            Ok(reply) => return Ok(Some(reply)),
+            Err(bounce) => bounce.heard_or_gone(),
+        };
+        if verdict.is_ok() || clock::now() >= until {
+            return verdict.map(|()| None);
+        }
     }
 }
 

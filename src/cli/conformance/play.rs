@@ -321,10 +321,12 @@ fn bounce(status: &Status) -> Bounce {
 /// Whether nothing listens there.
 fn is_closed(error: &tonic::transport::Error) -> bool {
     let first: &(dyn std::error::Error + 'static) = error;
-    let is_refusal = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    // Reset: it was closed while somebody waited to be let in.
+    let closed = [std::io::ErrorKind::ConnectionRefused, std::io::ErrorKind::ConnectionReset];
+    let is_closed = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().is_some_and(|error| closed.contains(&error.kind()))
     };
-    std::iter::successors(Some(first), |cause| cause.source()).any(is_refusal)
+    std::iter::successors(Some(first), |cause| cause.source()).any(is_closed)
 }
 
 #[cfg(test)]
