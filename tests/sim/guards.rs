@@ -152,7 +152,7 @@ pub const TABLE: [Row; 27] = [
     row(Guard::StorageEpochs, "P3", 100),
     row(Guard::StorageRefusals, "P6", 1000),
     row(Guard::ClaimedEpochs, "L11", 1000),
-    row(Guard::HigherTerms, "P6", 2000).from(1370),
+    row(Guard::HigherTerms, "P6", 2000).from(1926),
     row(Guard::HigherTermsOfReaders, "P6", 1000).from(782),
     row(Guard::ForeignClusters, "L12", 100),
     row(Guard::LeftClusters, "L12", 1000).from(65),

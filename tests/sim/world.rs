@@ -132,7 +132,7 @@ impl World {
         while let Some(((time, _), what)) = self.queue.pop_first() {
             self.context.time = time;
             let look = matches!(what, What::Look);
-            self.context.expect(self.entries < 1_000_000, || "it never comes to an end".to_owned());
+            self.context.expect(self.entries < 1_000_000, || "P6: it never comes to an end".to_owned());
             self.happen(what);
             self.deliver();
             self.check_owners();

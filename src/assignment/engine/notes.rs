@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::types::BootInstant;
 
-use super::turn::Members;
 use super::{Departures, Engine, Phase, sentences};
 
 /// A commit that takes longer is worth a word.
@@ -42,10 +41,10 @@ impl Engine {
             notes.push(self.nothing_is_granted(until.since(now)));
             return notes;
         }
-        let Members { members, note } = self.members(&self.state);
-        notes.extend(note);
+        let told_apart = self.members(&self.state);
+        notes.extend(told_apart.note);
         notes.extend(self.settle_until.filter(|until| *until > now).map(|until| sentences::joins_are_gathered(until.since(now))));
-        notes.extend(Some(self.unheard(&members)).filter(|unheard| *unheard > 0).map(sentences::unheard));
+        notes.extend(Some(self.unheard(&told_apart.members)).filter(|unheard| *unheard > 0).map(sentences::unheard));
         notes.extend(self.calm_left(now).map(sentences::calm));
         notes.extend(self.notes.lines.iter().cloned());
         notes
