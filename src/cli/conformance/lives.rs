@@ -260,6 +260,7 @@ async fn takes_commands(play: &Play, change: impl Fn(&mut rpc::ApplyAssignmentRe
         if verdict.is_ok() || clock::now() >= until {
             return verdict.map(|()| None);
         }
+        clock::sleep_until(clock::now().after(play.lease / 100)).await;
     }
 }
 

@@ -21,8 +21,6 @@ pub const SHARDS: [u32; 3] = [1, 2, 3];
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How much later than asked for an answer may come before the rule counts as broken: for busy machines.
 pub const GRACE: Duration = Duration::from_secs(3);
-/// How a time-out of our own is told from a connection that broke: both are `Cancelled`.
-const TIMED_OUT: &str = "Timeout expired";
 /// The largest answer that is taken, in bytes.
 const MAX_BYTES: usize = 16 << 20;
 
@@ -310,7 +308,8 @@ fn bounce(status: &Status) -> Bounce {
     let reason = reason_of(status);
     let nature = match status.code() {
         _ if reason.is_some() => Nature::Refusal,
-        Code::Cancelled if !status.message().contains(TIMED_OUT) => Nature::Absence,
+        // Both a time-out of our own and a connection that broke are `Cancelled`.
+        Code::Cancelled if !is_timeout(status) => Nature::Absence,
         Code::Unavailable | Code::Unknown => Nature::Absence,
         Code::Cancelled | Code::DeadlineExceeded => Nature::Silence,
         _ => Nature::Refusal,
@@ -318,15 +317,20 @@ fn bounce(status: &Status) -> Bounce {
     Bounce { reason, nature, text: cut(&format!("{:?}: {}", status.code(), with_causes(status))) }
 }
 
+fn is_timeout(status: &Status) -> bool {
+    chain(status).any(|cause| cause.is::<tonic::TimeoutExpired>())
+}
+
 /// Whether nothing listens there.
 fn is_closed(error: &tonic::transport::Error) -> bool {
-    let first: &(dyn std::error::Error + 'static) = error;
     // Reset: it was closed while somebody waited to be let in.
     let closed = [std::io::ErrorKind::ConnectionRefused, std::io::ErrorKind::ConnectionReset];
-    let is_closed = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<std::io::Error>().is_some_and(|error| closed.contains(&error.kind()))
-    };
-    std::iter::successors(Some(first), |cause| cause.source()).any(is_closed)
+    chain(error).filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|error| closed.contains(&error.kind()))
+}
+
+/// An error, and what it comes from.
+fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |cause| cause.source())
 }
 
 #[cfg(test)]
@@ -335,7 +339,7 @@ mod tests {
 
     #[test]
     fn what_is_not_answered_in_time_proves_nothing() {
-        let late = bounce(&Status::cancelled("Timeout expired"));
+        let late = bounce(&Status::from_error(Box::new(tonic::TimeoutExpired(()))));
         assert!(late.heard().is_err() && late.heard_or_gone().is_err());
         assert!(bounce(&Status::deadline_exceeded("late")).heard_or_gone().is_err());
         let gone = bounce(&Status::unavailable("the connection broke"));
