@@ -151,6 +151,19 @@ fn a_claim_of_long_ago_has_no_effect_on_a_later_one_of_the_same_process() {
     assert_eq!(cell.current_leader().unwrap().text, None);
 }
 
+/// Where nobody ticked there is nothing to write, unless what is there is somebody else's.
+#[test]
+fn the_first_beat_of_a_successor_is_its_own_though_nobody_ticked() {
+    let place = Place::new();
+    let cell = place.cell();
+    let heartbeat = || cell.page().heartbeat.0.load(Ordering::SeqCst);
+    let first = won(cell.try_claim(own(), NEVER), Vacancy::Empty);
+    assert!(first.describes(heartbeat()));
+    cell.step_down(first).unwrap();
+    let second = won(cell.try_claim(own(), NEVER), Vacancy::Empty);
+    assert!(second.describes(heartbeat()) && !first.describes(heartbeat()));
+}
+
 #[test]
 fn a_holder_that_lives_is_left_alone_and_one_that_died_is_not() {
     let place = Place::new();
