@@ -408,7 +408,8 @@ impl ShardExecutor for Service {
         };
         if has_ended {
             self.news.notify_one();
-            return std::future::pending().await;
+            // What a caller sees whose connection breaks, since the process is gone.
+            return Err(Status::unavailable("the process has ended"));
         }
         let mut held = applied?;
         self.news.notify_one();

@@ -251,7 +251,8 @@ pub async fn leaves(play: &mut Play) -> Verdict {
 /// What it answers to a command, where it still takes any. One that ends may be in the middle of it, so where no answer comes it is asked
 /// again, for as long as that may take.
 async fn takes_commands(play: &Play, change: impl Fn(&mut rpc::ApplyAssignmentRequest)) -> Result<Option<Reply>, Trouble> {
-    let until = clock::now().after(play.lease * 2 + GRACE);
+    // A command that is not answered takes longer than a lease and twice the grace.
+    let until = clock::now().after((play.lease + GRACE * 2) * 2);
     loop {
         let verdict = match play.command(&change).await {
             Ok(reply) => return Ok(Some(reply)),
