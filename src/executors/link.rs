@@ -43,7 +43,7 @@ struct Attempt {
 }
 
 /// Runs until nobody wants anything of this executor any more. What it was told to hold is kept only until it does: there may be a
-/// million shards.
+/// million shards. So is what a call needs, in an allocation of its own: there may be thousands of links, and nearly all of them rest.
 pub(super) async fn run(peer: Peer, mut wanted: mpsc::UnboundedReceiver<Assignment>, channel: Channel, context: Context) {
     let client = ShardExecutorClient::new(channel)
         .max_decoding_message_size(rpc::MAX_MESSAGE_BYTES)
@@ -53,7 +53,7 @@ pub(super) async fn run(peer: Peer, mut wanted: mpsc::UnboundedReceiver<Assignme
         next = tokio::select! {
             biased;
             newer = newest(&mut wanted) => newer,
-            () = drive(&peer, assignment, client.clone(), &context) => newest(&mut wanted).await,
+            () = Box::pin(drive(&peer, assignment, client.clone(), &context)) => newest(&mut wanted).await,
         };
     }
 }

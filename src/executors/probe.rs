@@ -57,7 +57,8 @@ pub(super) async fn run(peer: Peer, channel: Channel, context: Context) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let probe = timeout(context.settings.probe_timeout, probe(&mut client)).await;
+        // What a call needs is kept no longer than the call: there may be thousands of executors.
+        let probe = Box::pin(timeout(context.settings.probe_timeout, probe(&mut client))).await;
         let why = match probe {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some(why),

@@ -1,6 +1,6 @@
 //! What happened to each shard last, as far as this leadership saw it: for [`explain`](super::explain), and nothing is decided by it.
 //!
-//! Twelve bytes a shard, of which a cluster may have millions. Nothing of it is stored: a new leader begins with none.
+//! Eight bytes a shard, of which a cluster may have millions. Nothing of it is stored: a new leader begins with none.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use crate::assignment::command::Cause;
 use crate::types::{BootInstant, ExecutorId, ShardId};
 
 /// So many ids are remembered. A leadership that sees more says of later ones that somebody owned the shard.
-const MOST_NAMES: usize = 65_536;
+const MOST_NAMES: usize = SOMEBODY as usize;
 
 /// In place of a name: nobody.
-const NOBODY: u32 = u32::MAX;
+const NOBODY: u16 = u16::MAX;
 /// In place of a name: somebody, whose name is not kept.
-const SOMEBODY: u32 = u32::MAX - 1;
+const SOMEBODY: u16 = u16::MAX - 1;
 /// In place of a time: nothing happened yet.
 const NEVER: u32 = u32::MAX;
 
@@ -25,7 +25,7 @@ pub struct History {
     began: BootInstant,
     entries: Vec<Entry>,
     names: Vec<ExecutorId>,
-    known: BTreeMap<ExecutorId, u32>,
+    known: BTreeMap<ExecutorId, u16>,
 }
 
 /// One shard's.
@@ -34,16 +34,16 @@ struct Entry {
     /// In seconds since this leadership began: the grant in force, or where nobody owns the shard, when that came about.
     at: u32,
     /// Who owned it before.
-    previous: u32,
+    previous: u16,
     /// Why that one does not own it any more.
     cause: Option<Cause>,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 16);
+const _: () = assert!(size_of::<Entry>() == 8);
 
 /// A name that is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name(u32);
+pub struct Name(u16);
 
 /// What is remembered of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl History {
         if self.names.len() >= MOST_NAMES {
             return Name(SOMEBODY);
         }
-        let name = self.names.len() as u32;
+        let name = self.names.len() as u16;
         self.names.push(id.clone());
         self.known.insert(id.clone(), name);
         Name(name)
@@ -118,7 +118,7 @@ impl History {
         let cause = cause.filter(|_| at != NEVER)?;
         let previous = match previous {
             NOBODY => Previous::Nobody,
-            name => self.names.get(name as usize).map_or(Previous::Somebody, Previous::Known),
+            name => self.names.get(usize::from(name)).map_or(Previous::Somebody, Previous::Known),
         };
         Some(Memory { at: self.began.after(Duration::from_secs(u64::from(at))), previous, cause })
     }

@@ -121,6 +121,8 @@ pub fn plan(input: &Input) -> (Plan, Report) {
     let mut homes = input.homes.to_vec();
     let mut tally = Tally::of(input.members, &homes);
     let mut shares = share::shares(input, &tally);
+    // No fewer than the moves: a shard may get a better seat in a later pass.
+    let mut seated = 0;
     if !shares.is_empty() {
         let avoided = seat::Avoided::of(input, &shares);
         loop {
@@ -132,13 +134,15 @@ pub fn plan(input: &Input) -> (Plan, Report) {
             }
             let outcome = seat::seat(input.members, &mut homes, &mut tally, &mut shares, &avoided);
             share::recount(&mut shares, &tally);
+            seated += outcome.seated as usize;
             if !outcome.stuck || outcome.seated == 0 {
                 break;
             }
         }
     }
     let changed = input.homes.iter().zip(&homes).zip(0..).filter(|((before, after), _)| before != after);
-    let moves = changed.map(|((_, &to), shard)| Move { shard: ShardId(shard), to }).collect();
+    let mut moves = Vec::with_capacity(seated);
+    moves.extend(changed.map(|((_, &to), shard)| Move { shard: ShardId(shard), to }));
     let plan = Plan { moves };
     let report = report::report(input, &plan, &shares, &tally);
     (plan, report)

@@ -60,7 +60,12 @@ pub(super) fn seat(
     let mut bound = bound.iter().map(|avoided| avoided.shard).peekable();
     for (home, shard) in homes.iter_mut().zip(0..) {
         let give = &mut gives[place(members, *home)];
-        if bound.next_if_eq(&shard).is_some() || *give == 0 {
+        // Most shards stay, so that is asked first.
+        if *give == 0 {
+            continue;
+        }
+        while bound.next_if(|&bound| bound < shard).is_some() {}
+        if bound.peek() == Some(&shard) {
             continue;
         }
         let Some(seat) = seats.take(None) else { break };

@@ -150,7 +150,11 @@ fn drain(shares: &mut [Share], amount: u32) -> u32 {
 
 /// The last of `0 ..= top` for which `holds`, which holds for 0 and, once it does not, no more.
 fn last_level(top: u64, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut yes, mut no) = (0, top + 1);
+    // Often there is enough for everybody.
+    if holds(top) {
+        return top;
+    }
+    let (mut yes, mut no) = (0, top);
     while no - yes > 1 {
         let middle = yes + (no - yes) / 2;
         if holds(middle) { yes = middle } else { no = middle }
