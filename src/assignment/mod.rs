@@ -1,5 +1,5 @@
 //! The pure core: cluster state, its transitions, the lease arithmetic and the planner. No I/O, no clock, no randomness, no async;
-//! `tests/house.rs` fails the build where that is broken.
+//! `tests/house/` fails the build where that is broken.
 //!
 //! ```text
 //!            events                                commands

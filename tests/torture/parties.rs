@@ -1,5 +1,6 @@
 //! Replicas and executors: processes that are ended in many ways, and started again for as long as they are wanted.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -28,8 +29,8 @@ pub struct Stage {
     pub seed: u64,
     /// How many executors' processes there were.
     pub started: usize,
-    /// Ends that no process should come to.
-    pub odd_ends: Vec<String>,
+    /// Ends that no process should come to, and how often each was.
+    pub odd_ends: BTreeMap<String, usize>,
 }
 
 impl Stage {
@@ -46,8 +47,22 @@ impl Stage {
             None => signal == Some(9) || (was_asked && matches!(signal, Some(2 | 15))),
         };
         if !is_fine {
-            self.odd_ends.push(format!("{party} ended with {status}, {}", if was_asked { "asked to" } else { "unasked" }));
+            let asked = if was_asked { "asked to" } else { "unasked" };
+            let end = format!("{party} ended with {status}, {asked}: {}", self.last_words(party));
+            self.odd_end(end);
         }
+    }
+
+    /// What should not be.
+    pub fn odd_end(&mut self, what: String) {
+        *self.odd_ends.entry(what).or_default() += 1;
+    }
+
+    /// The last line of a party's log: of a manager, the error that it ended with.
+    fn last_words(&self, party: &str) -> String {
+        let log = std::fs::read(self.directory.join(format!("{party}.log"))).unwrap_or_default();
+        let words = String::from_utf8_lossy(&log).lines().rfind(|line| !line.trim().is_empty()).map(str::to_owned);
+        words.unwrap_or_else(|| "no log".to_owned())
     }
 }
 
@@ -261,4 +276,11 @@ impl Seat {
             self.body = Some(Body::start(stage, &self.id, &self.place));
         }
     }
+}
+
+/// Ports were drawn, and sometimes a process came back to find its own taken by another test.
+#[test]
+fn an_address_is_given_once() {
+    let all: std::collections::BTreeSet<_> = (0..400).map(|_| free_address()).collect();
+    assert_eq!(all.len(), 400);
 }

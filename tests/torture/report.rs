@@ -47,11 +47,13 @@ impl Report {
         counts: &BTreeMap<Kind, usize>,
         missed: usize,
         rest: Option<Duration>,
-        mut odd_ends: Vec<String>,
+        odd_ends: BTreeMap<String, usize>,
         verdict: Verdict,
     ) -> Report {
         // What a leader itself finds wrong with its state.
         let found = all.iter().filter(|line| line["violations"].as_array().is_some_and(|all| !all.is_empty()));
+        let times = |(end, times): (String, usize)| if times == 1 { end } else { format!("{times} times: {end}") };
+        let mut odd_ends: Vec<String> = odd_ends.into_iter().map(times).collect();
         odd_ends.extend(found.map(|line| format!("the state at {} was not sound: {}", line["at_ns"], line["violations"])));
         let Settings { seed, store, length, .. } = *settings;
         let mut lines = BTreeMap::new();

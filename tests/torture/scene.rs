@@ -1,5 +1,6 @@
 //! A run from its beginning to its end.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,7 +133,7 @@ async fn world(settings: &Settings, directory: &Path, program: &Part, storage: s
         storage,
         seed: settings.seed,
         started: 0,
-        odd_ends: Vec::new(),
+        odd_ends: BTreeMap::new(),
     };
     let mut replicas = Vec::new();
     for (at, grpc) in managers.iter().enumerate() {

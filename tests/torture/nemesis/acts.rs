@@ -64,7 +64,7 @@ impl World {
                 if active.since.elapsed() < super::STOP {
                     return Next::Again;
                 }
-                self.stage.odd_ends.push(format!("{} did not end within {:?} of SIGTERM", replica.name, super::STOP));
+                self.stage.odd_end(format!("{} did not end within {:?} of SIGTERM", replica.name, super::STOP));
                 replica.kill(&mut self.stage);
                 replica.wanted = true;
             }

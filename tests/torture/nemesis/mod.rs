@@ -252,7 +252,7 @@ impl World {
         let slow = self.seats.iter().filter(|seat| seat.is_up()).map(|seat| seat.id.clone());
         let slow = slow.chain(self.replicas.iter().filter(|it| !it.wanted && it.is_up()).map(|it| it.name.clone()));
         let slow: Vec<String> = slow.map(|name| format!("{name} did not end within {STOP:?} of being asked to")).collect();
-        self.stage.odd_ends.extend(slow);
+        slow.into_iter().for_each(|what| self.stage.odd_end(what));
         self.seats.iter_mut().for_each(|seat| seat.kill(&mut self.stage));
         self.replicas.iter_mut().filter(|replica| !replica.wanted).for_each(|replica| replica.kill(&mut self.stage));
     }
