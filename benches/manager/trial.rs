@@ -246,7 +246,7 @@ impl Trial {
         self.managers[0] = None;
     }
 
-    /// An executor at a free port.
+    /// An executor at a free port. It knows the managers that there are.
     pub async fn join(&mut self, id: &str, work: Work) {
         self.join_at(id, work, ([127, 0, 0, 1], 0).into()).await;
     }
@@ -257,7 +257,8 @@ impl Trial {
             let worker = Worker { who: id.into(), work, log: Arc::clone(&self.log) };
             let witness = Witness { who: id.to_owned(), log: Arc::clone(&self.log) };
             let builder = ExecutorSession::builder(id.parse().unwrap(), worker);
-            builder.managers(self.seats.map(|seat| seat.to_string())).listen(listen).observer(witness).start().await.ok()
+            let known = self.seats.iter().zip(&self.managers).filter(|(_, manager)| manager.is_some());
+            builder.managers(known.map(|(seat, _)| seat.to_string())).listen(listen).observer(witness).start().await.ok()
         });
         let session = session.await;
         self.executors.insert(id.to_owned(), session);

@@ -55,8 +55,10 @@ pub fn on_postgres(url: &str, run: usize) -> [String; 4] {
 
 pub async fn died_beside_a_hung_leader() -> Duration {
     let sets = [format!("leadership.host.grace={GRACE}ms"), "leadership.host.kill_hung=false".to_owned()];
-    let mut trial = three(&sets).await;
+    let mut trial = Trial::start(&sets).await;
+    // Before the executors, so that they know it.
     trial.start_standby().await;
+    join_three(&mut trial).await;
     trial.renewed("c").await;
     trial.kill("c");
     trial.uncovered().await;
@@ -85,9 +87,13 @@ pub async fn wiped() -> Duration {
 /// Three executors that share everything.
 async fn three(sets: &[String]) -> Trial {
     let mut trial = Trial::start(sets).await;
+    join_three(&mut trial).await;
+    trial
+}
+
+async fn join_three(trial: &mut Trial) {
     for id in IDS {
         trial.join(id, Work::Willing).await;
     }
     trial.shared_by(&IDS).await;
-    trial
 }
