@@ -175,11 +175,16 @@ impl Contact {
         self.known = (!told.agrees).then_some(held);
     }
 
+    /// It has until then to be seen to hold a shard.
+    pub fn awaits(&mut self, shard: ShardId, until: BootInstant) {
+        self.on_trial.remove(shard);
+        self.unadmitted.insert(shard, until);
+    }
+
     /// What it held before and does not hold now, it has to start again: in what is left of its time, or else until `over`.
     pub fn misses(&mut self, now: BootInstant, shard: ShardId, over: BootInstant) {
         let left = self.on_trial.get(shard).filter(|until| *until > now);
-        self.on_trial.remove(shard);
-        self.unadmitted.insert(shard, left.unwrap_or(over));
+        self.awaits(shard, left.unwrap_or(over));
     }
 
     fn confirm(&mut self, mark: Version, stopped: impl Fn(ShardId) -> bool) -> bool {
