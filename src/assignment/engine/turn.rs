@@ -409,8 +409,11 @@ impl Engine {
                 (NOBODY, Some(record)) => successor(&record.id),
                 (home, _) => home,
             };
-            let takes = members.get(home as usize).is_some_and(|member| member.role == Role::Takes);
-            if takes || destination.succession { home } else { NOBODY }
+            let member = members.get(home as usize);
+            let takes = member.is_some_and(|member| member.role == Role::Takes);
+            // It may have become unstable since the shard was to go there.
+            let succeeds = destination.succession && member.is_some_and(|member| !self.is_unstable(&member.id));
+            if takes || succeeds { home } else { NOBODY }
         };
         let mut landing = Vec::new();
         let homes = state.shards().map(|(shard, record)| match record.state {
