@@ -90,9 +90,12 @@ fn main() {
 /// As the only argument: measures nothing, and makes the pages anew from bench.json, after a change to what makes them.
 const PAGES: &str = "pages";
 
+/// Makes a page out of a record, and of the page as it was.
+type Make = fn(&Record, &str) -> String;
+
 /// Every page that has figures.
 fn write_pages(record: &Record, is_whole: bool) {
-    let make: [(&str, fn(&Record, &str) -> String); 3] = [
+    let make: [(&str, Make); 3] = [
         ("docs/performance.md", |record, _| page::page(record)),
         ("docs/choosing-a-store.md", page::choosing),
         ("docs/guarantees.md", guarantees::guarantees),

@@ -39,7 +39,7 @@ pub async fn died_meanwhile(sets: &[String], then: &[String]) -> Duration {
     trial.uncovered().await;
     trial.kill_manager();
     let opened = trial.start_manager(then).await;
-    trial.shared_by(&["a", "b"]).await;
+    trial.covered().await;
     trial.log.last_start(opened)
 }
 
@@ -64,7 +64,7 @@ pub async fn died_beside_a_hung_leader() -> Duration {
     trial.uncovered().await;
     trial.manager().signal(Signal::STOP);
     let opened = trial.opened(1).await;
-    trial.shared_by(&["a", "b"]).await;
+    trial.covered().await;
     trial.log.last_start(opened)
 }
 
