@@ -35,7 +35,7 @@ check-deploy:
 	tools/check-deploy
 
 # Measures the release build on this machine; writes bench.json, docs/performance.md and the figures of
-# docs/choosing-a-store.md. See BENCH_RUNS and BENCH_ONLY there.
+# docs/choosing-a-store.md and docs/guarantees.md. See BENCH_RUNS and BENCH_ONLY there.
 bench:
 	cargo bench --locked --bench manager
 

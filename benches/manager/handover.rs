@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use tokio::task::JoinHandle;
 
 use crate::cluster::{Fleet, ms, ownership, settled, table};
+use crate::guarantees::DISTURBANCE;
 use crate::page::{Figure, Summary};
 use crate::site::{GRACE, Ground, QUEUED, SHARDS, Site, TTL};
 use crate::support::etcd::Etcd;
@@ -85,7 +86,7 @@ impl Disturbance {
         eprintln!("  {} renewals meanwhile", this.fleet.seen.leased.load(Ordering::Relaxed) - this.renewals);
         figure
             .reach("shards whose owner or epoch changed", 0.0, this.changed as f64)
-            .reach("starts and ends of work on a shard, as executors saw it", 0.0, more(moved, this.before[2]))
+            .reach(DISTURBANCE, 0.0, more(moved, this.before[2]))
             .reach("leases that lapsed", 0.0, more(lapsed, this.before[1]))
             .reach("executors that registered anew", 0.0, more(joined, this.before[0]))
     }

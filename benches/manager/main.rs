@@ -1,15 +1,17 @@
 //! `make bench`: what the real binary takes, against the least that the same job could have taken in the same run.
 //!
-//! Writes `bench.json`, `docs/performance.md` and the figures in `docs/choosing-a-store.md`; with `BENCH_RUNS` or `BENCH_ONLY` only
+//! Writes `bench.json`, `docs/performance.md` and the figures in `docs/choosing-a-store.md` and `docs/guarantees.md`; with `BENCH_RUNS` or `BENCH_ONLY` only
 //! below `target/bench/`, because a page that tells of half a run misleads. Nothing here asserts a time.
 #![allow(clippy::unwrap_used)]
 
 mod bare;
+mod bounds;
 mod cell;
 mod cluster;
 mod commits;
 mod core;
 mod crowd;
+mod guarantees;
 mod handover;
 mod host;
 mod memory;
@@ -20,6 +22,7 @@ mod serving;
 mod site;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod trial;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -36,7 +39,7 @@ use crate::support::postgres::Postgres;
 const RUNS: usize = 50;
 /// How long an idle cluster is looked at in a whole run.
 const IDLE: Duration = Duration::from_secs(60);
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     "hand-over",
     "crash",
     "hang",
@@ -53,6 +56,7 @@ const PARTS: [&str; 16] = [
     "memory",
     "cell",
     "core",
+    "bounds",
 ];
 
 fn main() {
@@ -61,6 +65,9 @@ fn main() {
         && argument == bare::ARGUMENT
     {
         return bare::serve(Path::new(directory), address.parse().unwrap());
+    }
+    if arguments.iter().any(|argument| argument == PAGES) {
+        return write_pages(&serde_json::from_str(&fs::read_to_string(place("bench.json", true)).unwrap()).unwrap(), true);
     }
     let runs = std::env::var("BENCH_RUNS").map_or(RUNS, |runs| runs.parse().expect("BENCH_RUNS takes a number above 0"));
     let only = std::env::var("BENCH_ONLY").unwrap_or_default();
@@ -73,23 +80,40 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let record = runtime.block_on(run(parts, runs));
 
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (json, text) = (serde_json::to_string_pretty(&record).unwrap() + "\n", page::page(&record));
-    let (json_path, page_path): (PathBuf, PathBuf) = if is_whole {
-        (repository.join("bench.json"), repository.join("docs/performance.md"))
-    } else {
-        let directory = repository.join("target/bench");
-        fs::create_dir_all(&directory).unwrap();
-        (directory.join("bench.json"), directory.join("performance.md"))
-    };
-    fs::write(&json_path, json).unwrap();
-    fs::write(&page_path, &text).unwrap();
-    if is_whole {
-        let choosing = repository.join("docs/choosing-a-store.md");
-        let before = fs::read_to_string(&choosing).unwrap();
-        fs::write(&choosing, page::choosing(&record, &before)).unwrap();
+    fs::create_dir_all(scratch()).unwrap();
+    let json = place("bench.json", is_whole);
+    fs::write(&json, serde_json::to_string_pretty(&record).unwrap() + "\n").unwrap();
+    write_pages(&record, is_whole);
+    println!("{}\nwritten to {}", page::page(&record), json.parent().unwrap().display());
+}
+
+/// As the only argument: measures nothing, and makes the pages anew from bench.json, after a change to what makes them.
+const PAGES: &str = "pages";
+
+/// Makes a page out of a record, and of the page as it was.
+type Make = fn(&Record, &str) -> String;
+
+/// Every page that has figures.
+fn write_pages(record: &Record, is_whole: bool) {
+    let make: [(&str, Make); 3] = [
+        ("docs/performance.md", |record, _| page::page(record)),
+        ("docs/choosing-a-store.md", page::choosing),
+        ("docs/guarantees.md", guarantees::guarantees),
+    ];
+    for (file, make) in make {
+        let before = fs::read_to_string(place(file, true)).unwrap();
+        fs::write(place(file, is_whole), make(record, &before)).unwrap();
     }
-    println!("{text}\nwritten to {} and {}", json_path.display(), page_path.display());
+}
+
+/// Where a file is written to: to its own place only from a whole run.
+fn place(file: &str, is_whole: bool) -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if is_whole { repository.join(file) } else { scratch().join(Path::new(file).file_name().unwrap()) }
+}
+
+fn scratch() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("target/bench")
 }
 
 async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
@@ -123,6 +147,7 @@ async fn run(parts: impl Iterator<Item = &'static str>, runs: usize) -> Record {
             "tables" => serving::tables(runs.min(10)).await,
             "renewals" => serving::renewals(runs.min(10)).await,
             "memory" => memory::all().await,
+            "bounds" => bounds::all(runs).await,
             _ => core::all(),
         });
     }

@@ -74,6 +74,12 @@ pub struct Reach {
     pub met: bool,
 }
 
+impl Record {
+    pub fn figure(&self, name: &str) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+}
+
 impl Reach {
     /// Whether `found` is at most `at_most`.
     pub fn new(rule: impl Into<String>, at_most: f64, found: f64) -> Reach {
@@ -196,27 +202,31 @@ const MARKS: [&str; 2] = ["<!-- figures: made by `make bench` -->\n", "<!-- end 
 
 /// `docs/choosing-a-store.md` with the figures of this record between its marks.
 pub fn choosing(record: &Record, page: &str) -> String {
-    let (before, rest) = page.split_once(MARKS[0]).expect("the page has a mark where its figures begin");
-    let (_, after) = rest.split_once(MARKS[1]).expect("the page has a mark where its figures end");
     let mut figures = String::from("| milliseconds | SQLite | PostgreSQL | etcd |\n| --- | ---: | ---: | ---: |\n");
     for (row, name, value) in COMPARED {
         let found = ["SQLite", "PostgreSQL", "etcd"].map(|store| {
-            let name = name.replace("{}", store);
-            let figure = record.figures.iter().find(|figure| figure.name == name);
+            let figure = record.figure(&name.replace("{}", store));
             figure.and_then(|figure| figure.measured).map_or("–".to_owned(), |summary| number(value(summary)))
         });
         line(&mut figures, format_args!("| {row} | {} |", found.join(" | ")));
     }
-    format!("{before}{}{figures}{}{after}", MARKS[0], MARKS[1])
+    between(page, MARKS, &figures)
 }
 
-fn line(page: &mut String, text: std::fmt::Arguments) {
+/// A page with something else between its marks.
+pub fn between(page: &str, marks: [&str; 2], text: &str) -> String {
+    let (before, rest) = page.split_once(marks[0]).expect("the page has a mark where its figures begin");
+    let (_, after) = rest.split_once(marks[1]).expect("the page has a mark where its figures end");
+    format!("{before}{}{text}{}{after}", marks[0], marks[1])
+}
+
+pub fn line(page: &mut String, text: std::fmt::Arguments) {
     // Writing to a string does not fail.
     writeln!(page, "{text}").ok();
 }
 
 /// Three digits that mean something; counts as they are.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     let digits = match value.abs() {
         _ if value.fract() == 0.0 => 0,
         small if small < 1.0 => 3,
@@ -249,15 +259,18 @@ const TAIL: &str = "
 - **Memory under load.** It was looked at after everything had settled. While a million shards are granted at once it is more.
 - **Readers far away.** The thousand watchers were one process that did nothing else.
 - **A disk that waits.** Where fdatasync costs milliseconds, every commit does.
-- **A bound.** The greatest of so many runs is what was seen, not what cannot be exceeded; bounds stand in [guarantees.md](guarantees.md).
+- **A bound.** The greatest of so many runs is what was seen, not what cannot be exceeded; bounds stand in [guarantees.md](guarantees.md#bounds), beside
+  what was seen of each.
 
 ## Again
 
 ```sh
-make bench                        # all of it, some twenty minutes; writes this page, choosing-a-store.md's figures and bench.json
+make bench                        # all of it, some twenty-five minutes; writes this page, bench.json, and the
+                                  # figures of choosing-a-store.md and guarantees.md
 BENCH_RUNS=5 make bench           # fewer runs: writes below target/bench/ alone
 BENCH_ONLY=commits make bench     # some parts of: hand-over, crash, hang, managers, commits, idle, kill, executors,
-                                  # registrations, handoff, watchers, tables, renewals, memory, cell, core
+                                  # registrations, handoff, watchers, tables, renewals, memory, cell, core, bounds
+cargo bench --bench manager -- pages    # measures nothing: makes the pages anew from bench.json
 ```
 
 CI asserts no time. It checks that this page is the one that bench.json makes.

@@ -193,18 +193,12 @@ impl Engine {
         let Some(contact) = self.contacts.get_mut(&slot) else { return Told::default() };
         let news = !contact.heard;
         let told = contact.hear(mark, claim, &self.state);
-        // L6: what it held before and does not hold now, it has to start again within the time of a lease.
         for &shard in &told.missing {
-            contact.unadmitted.insert(shard, admit_by);
-        }
-        if !told.missing.is_empty() {
-            self.alarm = self.alarm.min(admit_by);
-        }
-        for &shard in &told.missing {
+            contact.misses(now, shard, admit_by); // L6
             self.unserved.set(shard, Some(Cause::NotAdmitted));
         }
-        if !told.admitted.is_empty() {
-            contact.failures = 0;
+        if let Some(first) = contact.unadmitted.first().filter(|_| !told.missing.is_empty()) {
+            self.alarm = self.alarm.min(first);
         }
         for &shard in &told.admitted {
             self.unserved.set(shard, None);

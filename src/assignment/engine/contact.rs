@@ -24,7 +24,7 @@ pub struct Contact {
     pub healthy: bool,
     /// It did not start what it was given: gets nothing new until then (L6).
     pub sluggish_until: Option<BootInstant>,
-    /// How often in a row it did not start what it was given.
+    /// How often in a row it did not start what it was given, or not for as long as it had time to.
     pub failures: u32,
     /// It said that it wants to leave.
     pub leaving: bool,
@@ -39,6 +39,9 @@ pub struct Contact {
     pub releasing: BTreeMap<ShardId, Release>,
     /// What it was granted and has not been seen to hold, and until when it has time (L6).
     pub unadmitted: Deadlines,
+    /// What it has been seen to hold before its time was over, and until when that was. If it stops again meanwhile, its time goes on:
+    /// else one whose work ends over and over would keep its shards for ever.
+    pub on_trial: Deadlines,
 }
 
 /// A shard that its owner was told to stop.
@@ -84,6 +87,7 @@ impl Contact {
             digest: 0,
             releasing: BTreeMap::new(),
             unadmitted: Deadlines::default(),
+            on_trial: Deadlines::default(),
         }
     }
 
@@ -125,6 +129,7 @@ impl Contact {
             self.digest = self.digest.wrapping_sub(digest_of(shard, epoch));
         }
         self.unadmitted.remove(shard);
+        self.on_trial.remove(shard);
     }
 
     /// **L2, marks; L11, claims.** Takes in what it says that it holds. A release is confirmed only by a message whose mark is at or
@@ -136,7 +141,8 @@ impl Contact {
         match claim {
             Claim::Digest(digest) if digest == self.digest => {
                 told.agrees = true;
-                told.admitted = self.unadmitted.take();
+                told.admitted = self.unadmitted.shards();
+                self.on_trial.append(&mut self.unadmitted);
                 told.confirmed = self.confirm(mark, |_| true);
             }
             Claim::Digest(digest) => match self.known.take().filter(|known| known.digest() == digest) {
@@ -160,10 +166,25 @@ impl Contact {
             }
         }
         for &shard in &told.admitted {
+            if let Some(until) = self.unadmitted.get(shard) {
+                self.on_trial.insert(shard, until);
+            }
             self.unadmitted.remove(shard);
         }
         // What it should hold is known without a copy; should that change, it is sent, and what it holds is unknown then anyway.
         self.known = (!told.agrees).then_some(held);
+    }
+
+    /// It has until then to be seen to hold a shard.
+    pub fn awaits(&mut self, shard: ShardId, until: BootInstant) {
+        self.on_trial.remove(shard);
+        self.unadmitted.insert(shard, until);
+    }
+
+    /// What it held before and does not hold now, it has to start again: in what is left of its time, or else until `over`.
+    pub fn misses(&mut self, now: BootInstant, shard: ShardId, over: BootInstant) {
+        let left = self.on_trial.get(shard).filter(|until| *until > now);
+        self.awaits(shard, left.unwrap_or(over));
     }
 
     fn confirm(&mut self, mark: Version, stopped: impl Fn(ShardId) -> bool) -> bool {
@@ -191,7 +212,7 @@ impl Contact {
     pub fn next_deadline(&self) -> Option<BootInstant> {
         let lease = self.lease.as_ref().filter(|lease| !lease.is_ending()).map(Lease::ends);
         let releases = self.releasing.values().filter_map(|release| release.free_at).min();
-        [lease, releases, self.unadmitted.first(), self.sluggish_until].into_iter().flatten().min()
+        [lease, releases, self.unadmitted.first(), self.on_trial.first(), self.sluggish_until].into_iter().flatten().min()
     }
 
     /// See [`postponed`].
@@ -203,5 +224,6 @@ impl Contact {
             *free_at = postponed(*free_at, stall);
         }
         self.unadmitted.postpone(stall);
+        self.on_trial.postpone(stall);
     }
 }

@@ -40,9 +40,23 @@ impl Deadlines {
         ascending(self.0.range(..=now).flat_map(|(_, shards)| shards.iter().copied()))
     }
 
-    /// Every shard, ascending; none is left.
-    pub fn take(&mut self) -> Vec<ShardId> {
-        ascending(std::mem::take(&mut self.0).into_values().flatten())
+    /// Every shard, ascending.
+    pub fn shards(&self) -> Vec<ShardId> {
+        ascending(self.0.values().flatten().copied())
+    }
+
+    /// Takes over all of another's, none of which has one here; none is left there.
+    pub fn append(&mut self, other: &mut Deadlines) {
+        for (deadline, mut shards) in std::mem::take(&mut other.0) {
+            self.0.entry(deadline).or_default().append(&mut shards);
+        }
+    }
+
+    /// Forgets what is over. Whether there was such.
+    pub fn forget_over(&mut self, now: BootInstant) -> bool {
+        let before = self.0.len();
+        self.0.retain(|deadline, _| *deadline > now);
+        self.0.len() < before
     }
 
     /// See [`postponed`].
@@ -82,7 +96,11 @@ mod tests {
         assert_eq!(deadlines.first(), Some(at(30)), "nothing is due at 10 any more");
         deadlines.postpone(&Stall { now: at(100), delay: Duration::from_millis(90), grace: Duration::from_millis(1) });
         assert_eq!(deadlines.first(), Some(at(120)));
-        assert_eq!(deadlines.take(), [3, 5].map(ShardId));
-        assert_eq!(deadlines.first(), None);
+        let mut others = Deadlines::default();
+        others.insert(ShardId(4), at(200));
+        others.append(&mut deadlines);
+        assert_eq!((others.shards(), deadlines.first()), ([3, 4, 5].map(ShardId).to_vec(), None));
+        assert!(!others.forget_over(at(119)) && others.forget_over(at(120)));
+        assert_eq!(others.shards(), [ShardId(4)]);
     }
 }

@@ -68,7 +68,7 @@ impl Engine {
                 // Should it speak after all, it says which of its shards it still has.
                 let over = now.after(self.settings.lease_ttl);
                 let desired: Vec<ShardId> = contact.desired().collect();
-                desired.into_iter().for_each(|shard| contact.unadmitted.insert(shard, over));
+                desired.into_iter().for_each(|shard| contact.awaits(shard, over));
             }
         }
         let asked = self.notes.asked.take().unwrap_or(now);
@@ -217,7 +217,7 @@ impl Engine {
                     changed.insert(slot);
                     if let Some(contact) = self.contacts.get_mut(&slot) {
                         contact.gained(shard, new.epoch);
-                        contact.unadmitted.insert(shard, over);
+                        contact.awaits(shard, over);
                     }
                 }
                 ShardState::Releasing(slot) => {

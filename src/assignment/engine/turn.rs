@@ -14,7 +14,7 @@ use super::contact::Contact;
 use super::draft::{Draft, Outbox, Page};
 use super::{Deferred, Departures, Destination, Engine, InFlight, Phase, pause};
 
-/// How long, in leases, an executor is suspect at the most that again and again does not start what it is given.
+/// How long, in leases, an executor is suspect at the most that again and again does not start, or not keep up, what it is given.
 const MOST_LEASES_SUSPECT: u32 = 64;
 
 /// See [`Engine::members`].
@@ -225,6 +225,9 @@ impl Engine {
         let lease = self.longest_lease();
         let Some(contact) = self.contacts.get_mut(&slot) else { return };
         contact.sluggish_until = contact.sluggish_until.filter(|until| *until > now);
+        if contact.on_trial.forget_over(now) {
+            contact.failures = 0;
+        }
         let mut shards = contact.unadmitted.over(now);
         shards.retain(|&shard| draft.is_held(shard) && draft.release_shard(shard, Cause::NotAdmitted));
         if shards.is_empty() {
@@ -406,8 +409,11 @@ impl Engine {
                 (NOBODY, Some(record)) => successor(&record.id),
                 (home, _) => home,
             };
-            let takes = members.get(home as usize).is_some_and(|member| member.role == Role::Takes);
-            if takes || destination.succession { home } else { NOBODY }
+            let member = members.get(home as usize);
+            let takes = member.is_some_and(|member| member.role == Role::Takes);
+            // It may have become unstable since the shard was to go there.
+            let succeeds = destination.succession && member.is_some_and(|member| !self.is_unstable(&member.id));
+            if takes || succeeds { home } else { NOBODY }
         };
         let mut landing = Vec::new();
         let homes = state.shards().map(|(shard, record)| match record.state {

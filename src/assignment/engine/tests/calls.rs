@@ -364,11 +364,20 @@ fn an_executor_that_crashes_over_and_over_does_not_keep_its_shards_from_the_othe
         rig.pass(SETTLE);
         assert!(rig.count("d") > 0);
         rig.executors.get_mut("d").expect("d").deaf = true;
+        let mut others_by = rig.now;
         for round in 0..12 {
             let endpoint = endpoint.map_or(format!("http://10.0.0.9:{round}"), str::to_owned);
             rig.register(rig.registration("d", 100 + round, &endpoint));
             rig.settle();
-            rig.pass(std::time::Duration::from_secs(2));
+            if round == 2 {
+                // The last lease before the fourth restart begins here.
+                others_by = rig.now.after(LEASE + MARGIN + TICK);
+            }
+            for _ in 0..std::time::Duration::from_secs(2).as_millis() / TICK.as_millis() {
+                rig.pass(TICK);
+                let is_late = round > 2 && rig.now > others_by && rig.count("a") + rig.count("b") < 8;
+                assert!(!is_late, "the bound of docs/guarantees.md, in round {round}: {:?}", rig.owners());
+            }
         }
         assert_eq!(rig.count("d"), 0, "{:?}", rig.owners());
         assert_eq!(rig.count("a") + rig.count("b"), 8);

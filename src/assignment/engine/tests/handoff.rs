@@ -349,6 +349,54 @@ fn an_executor_that_never_starts_anything_is_trusted_less_and_less() {
 }
 
 #[test]
+fn an_executor_that_starts_and_drops_its_shards_over_and_over_does_not_keep_them() {
+    let mut rig = Rig::new(100);
+    rig.join("a", 11);
+    rig.join("b", 21);
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    let mut taken = Vec::new();
+    let begin = rig.now;
+    while rig.now < begin.after(LEASE * 60) {
+        // What a has it claims each time, as one does whose work begins; and then that it holds nothing, since its work ended by itself.
+        let mut a = rig.executors["a"].clone();
+        a.mark = rig.version();
+        if let [Ok(Answer::Lease(answer))] = &replies(&rig.renew(rig.renewal(&a)))[..]
+            && let Some(assignment) = &answer.assignment
+        {
+            let started = Renewal { claim: Claim::Full(assignment.clone()), ..rig.renewal(&a) };
+            rig.renew(started);
+            rig.renew(Renewal { claim: Claim::Full(Holdings::default()), ..rig.renewal(&a) });
+        }
+        let commands = rig.pass(std::time::Duration::from_secs(1));
+        let at = rig.now.since(begin);
+        taken.extend(notices(&commands).iter().filter(|it| matches!(it, Notice::NotAdmitted { .. })).map(|_| at));
+    }
+    assert!(taken[0] <= SETTLE + LEASE + MARGIN + std::time::Duration::from_secs(2), "within the time of one lease: {taken:?}");
+    assert!((3..=5).contains(&taken.len()), "and it is trusted less and less: {taken:?}");
+    let gaps: Vec<std::time::Duration> = taken.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.windows(2).all(|pair| pair[1] > pair[0]), "{gaps:?}");
+}
+
+#[test]
+fn l6_who_ran_a_shard_for_the_time_of_a_lease_has_it_again_when_it_stops() {
+    let mut rig = Rig::new(1);
+    rig.join("a", 11);
+    rig.pass(SETTLE + LEASE + MARGIN);
+    rig.executors.get_mut("a").expect("a").deaf = true;
+    let mut a = rig.executors["a"].clone();
+    a.mark = rig.version();
+    rig.renew(Renewal { claim: Claim::Full(Holdings::default()), ..rig.renewal(&a) });
+    rig.join("b", 21);
+    let mut waited = std::time::Duration::ZERO;
+    while rig.count("b") == 0 {
+        rig.renew(Renewal { claim: Claim::Full(Holdings::default()), mark: rig.version(), ..rig.renewal(&a) });
+        rig.pass(TICK);
+        waited += TICK;
+    }
+    assert!(waited >= LEASE + MARGIN && waited <= LEASE + MARGIN + TICK * 3, "{waited:?}");
+}
+
+#[test]
 fn a_destination_does_not_outlive_the_incarnation_that_it_meant() {
     let mut rig = Rig::new(2);
     rig.join("a", 11);

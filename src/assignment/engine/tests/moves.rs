@@ -322,6 +322,7 @@ fn a_move_in_the_turn_in_which_its_owner_is_restarted_in_place_is_done() {
 fn a_move_in_the_turn_in_which_the_time_to_start_the_shard_is_over_ends_nobody() {
     let mut rig = cluster_of(&["a", "b"]);
     let ours = of(&rig, "a");
+    rig.pass(LEASE + MARGIN);
     rig.executors.get_mut("a").expect("a").deaf = true;
     let rest: Vec<(u32, u64)> = ours[1..].iter().map(|&shard| (shard, TERM)).collect();
     let renewal = Renewal { claim: Claim::Full(held(&rest)), ..rig.renewal(&rig.executors["a"]) };
