@@ -124,13 +124,16 @@ impl Operators {
                     ShardState::Held(slot) => state.executor(slot).is_none_or(|owner| owner.id != *to),
                     ShardState::Releasing(_) | ShardState::Unassigned => false,
                 };
-                told(&|state| !shards.iter().any(|shard| elsewhere(state, shard)))?;
-                if let Some(state) = store.durable(version).next() {
+                // Whoever registers, leaves or is cordoned in the turn that took in the move may take the place of what it rests on.
+                let overtaken = |state: &State| !store.before(version).any(|before| members(before) == members(state));
+                told(&|state| overtaken(state) || !shards.iter().any(|shard| elsewhere(state, shard)))?;
+                let state = store.durable(version).next().filter(|state| !overtaken(state));
+                if let Some(state) = state {
                     let arrived = |shard: &ShardId| matches!(state.shard(*shard).state, ShardState::Held(_));
                     let shards = shards.iter().copied().filter(|shard| !arrived(shard)).collect();
                     self.moves.push(Move { leadership, to: to.clone(), shards, members: members(state) });
                 }
-                (false, "a move was acknowledged")
+                (state.is_none(), "a move was acknowledged")
             }
             Word::Demand(Demand::Pause { .. }) => {
                 let until = if let Ok(Answer::Paused(_, until)) = reply { Some(*until) } else { None };

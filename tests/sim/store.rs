@@ -196,6 +196,11 @@ impl Store {
         states.filter(move |state| state.meta.term == version.term)
     }
 
+    /// The durable states that one of this version may have been made from.
+    pub fn before(&self, version: Version) -> impl Iterator<Item = &Arc<State>> {
+        version.revision.0.checked_sub(1).and_then(|it| self.history.get(&Revision(it))).into_iter().flatten()
+    }
+
     /// **P2.** Whether what was told of a version is what is durable.
     pub fn bears_out(&self, version: Version, told: &str, is_so: impl Fn(&State) -> bool) -> Result<(), String> {
         match self.durable(version).next() {

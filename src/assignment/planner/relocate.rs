@@ -27,7 +27,7 @@ pub enum Obstacle {
         /// The first such shard.
         shard: ShardId,
     },
-    /// The bounds are broken elsewhere, and mending that would move one of the shards on.
+    /// The bounds are broken, and mending that would move one of the shards on, be it one that is there already.
     Unsettled {
         /// The first such shard.
         shard: ShardId,
@@ -36,7 +36,7 @@ pub enum Obstacle {
     },
 }
 
-/// Which of `shards` change their home where all of them have it at the member `to`, if that may be: then a plan made from the outcome
+/// Which of `shards`, which are in ascending order, change their home where all of them have it at the member `to`, if that may be: then a plan made from the outcome
 /// leaves them there; and it moves nothing at all where a plan made before would move nothing and [`Input::avoid`] stands in nobody's
 /// way.
 ///
@@ -54,7 +54,7 @@ pub fn relocate(input: &Input, shards: &[ShardId], to: u32) -> Result<Vec<ShardI
     let after = Input { homes: &homes, ..*input };
     check_bounds(input, &after, to, !moving.is_empty())?;
     let (plan, _) = plan(&after);
-    let mut moves = plan.moves.iter().filter(|step| moving.binary_search(&step.shard).is_ok());
+    let mut moves = plan.moves.iter().filter(|step| shards.binary_search(&step.shard).is_ok());
     match moves.next() {
         Some(step) => Err(Obstacle::Unsettled { shard: step.shard, to: step.to }),
         None => Ok(moving),

@@ -416,7 +416,7 @@ proptest! {
             let mut homes = case.homes.clone();
             moving.iter().for_each(|shard| homes[shard.0 as usize] = to);
             let after = Case { homes: homes.clone(), ..case.clone() }.run();
-            prop_assert!(moving.iter().all(|shard| after.homes[shard.0 as usize] == to), "moved on");
+            prop_assert!(shards.iter().all(|shard| after.homes[shard.0 as usize] == to), "moved on");
             if case.run().homes == case.homes {
                 prop_assert_eq!(after.homes, homes, "something moves where nothing did");
             }
