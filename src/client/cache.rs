@@ -20,10 +20,19 @@ pub struct Cache {
     /// When the newest question was asked that came to an end: answered, or by nobody.
     settled: Option<BootInstant>,
     doubts: HashMap<ShardId, Doubt>,
-    /// The clusters that were left for another, each with the highest term at which it was refused since (L12).
-    left: HashMap<ClusterId, Option<Term>>,
+    /// The clusters that were left for another (L12).
+    left: HashMap<ClusterId, Left>,
     /// One of them was shown again: it is asked for a proof.
     challenged: Option<(ClusterId, Term)>,
+}
+
+/// A cluster that was left for another.
+#[derive(Debug)]
+struct Left {
+    /// The highest term that it ever showed here.
+    showed: Term,
+    /// It was shown again since, and refused.
+    refused: bool,
 }
 
 /// A route that did not lead to its shard.
@@ -140,17 +149,17 @@ impl Cache {
 
     fn replace(&mut self, table: &Arc<Table>) -> Result<(), Refused> {
         let (cluster_id, term) = (table.cluster_id(), table.version().term);
-        if let Some(refused_at) = self.left.get_mut(&cluster_id)
-            && refused_at.is_none_or(|before| term <= before)
+        if let Some(left) = self.left.get_mut(&cluster_id)
+            && (!left.refused || term <= left.showed)
         {
-            *refused_at = Some(term).max(*refused_at);
-            self.challenged = refused_at.map(|term| (cluster_id, term));
+            *left = Left { showed: left.showed.max(term), refused: true };
+            self.challenged = Some((cluster_id, left.showed));
             return Err(Refused::Left(cluster_id));
         }
         if let Some(before) = &self.table {
             if before.cluster_id() != cluster_id {
                 self.left.remove(&cluster_id);
-                self.left.insert(before.cluster_id(), None);
+                self.left.insert(before.cluster_id(), Left { showed: before.version().term, refused: false });
                 // Its epochs say nothing about the new one's.
                 self.doubts.clear();
             } else if table.version() < before.version() {
@@ -322,6 +331,18 @@ mod tests {
         assert_eq!(cache.shown().map(|(_, version)| version), Some(version(10, 9)));
         let refused = cache.take(at(14), Some(at(14)), &full(2, (1, 1), 1, 2)).unwrap_err();
         assert!(matches!(refused, Refused::Left(_)), "now that one has to prove it");
+    }
+
+    /// An older leader of it may be frozen too, and show less than this reader knows.
+    #[test]
+    fn what_a_left_cluster_showed_before_it_was_left_counts_as_well() {
+        let mut cache = cache();
+        cache.take(at(11), Some(at(11)), &full(1, (9, 9), 0, 99)).unwrap();
+        cache.take(at(12), Some(at(12)), &full(2, (1, 1), 1, 2)).unwrap();
+        cache.take(at(13), Some(at(13)), &full(1, (8, 8), 0, 98)).unwrap_err();
+        assert_eq!(cache.shown().map(|(_, version)| version), Some(version(9, MAX_NUMBER)));
+        cache.take(at(14), Some(at(14)), &full(1, (9, 9), 0, 99)).unwrap_err();
+        cache.take(at(15), Some(at(15)), &full(1, (10, 9), 0, 99)).unwrap();
     }
 
     #[test]
