@@ -55,7 +55,7 @@ pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Journal>, ReadError> {
     paths.iter().map(|path| read(path.as_ref())).collect()
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Journal, ReadError> {
+pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<Journal, ReadError> {
     let mut lines = Vec::new();
     for (index, bytes) in text.split(|&byte| byte == b'\n').enumerate().filter(|(_, bytes)| !bytes.is_empty()) {
         match serde_json::from_slice(bytes) {
