@@ -1,4 +1,4 @@
-.PHONY: verify fix test sim model torture torture-guards bench check-deploy
+.PHONY: verify fix test sim model fuzz torture torture-guards bench check-deploy
 
 # What CI runs. Read-only.
 verify:
@@ -16,6 +16,11 @@ sim:
 # Every run of the lease protocol within bounds, the large ones too: some minutes; see docs/testing.md.
 model:
 	MODEL_DEEP=1 cargo test --locked --test model promises -- --nocapture
+
+# Bytes of every kind into everything that reads bytes: each target for so many seconds, one after the other; see docs/testing.md.
+SECONDS = 60
+fuzz:
+	tools/fuzz $(SECONDS)
 
 # A whole cluster, broken in every way for so many minutes; STORE is etcd, postgres or sqlite. See docs/testing.md.
 MINUTES = 60

@@ -4,6 +4,7 @@
 //!
 //! | module | what it is for |
 //! | --- | --- |
+//! | `fuzzing` | what fuzz targets do with their bytes; for tests and cargo-fuzz alone |
 //! | `cli` | the command line: `serve`, the commands that talk to a running manager, a small real executor |
 //! | `transfer` | a state leaves its store, and another store takes it in |
 //! | `run` | composition: start, serve, and stop in order |
@@ -58,6 +59,9 @@ pub mod coordinator;
 pub mod election;
 #[cfg(feature = "server")]
 pub mod executors;
+#[cfg(all(feature = "server", any(test, fuzzing)))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(feature = "server")]
 pub mod metrics;
 #[cfg(feature = "server")]

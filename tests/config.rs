@@ -184,6 +184,13 @@ fn a_variable_that_is_almost_ours_is_a_warning() {
     }
 }
 
+/// They stood in the file, were taken for the key, and set nothing.
+#[test]
+fn a_key_whose_name_is_quoted_with_its_dots_is_unknown() {
+    refused("\"grpc.listen\" = '127.0.0.1:1'", &[], &[], &["unknown key \"grpc.listen\"", "nearest known one is grpc.listen"]);
+    refused("[\"persistence.etcd\"]\nprefix = '/x/'", &[], &[], &["unknown key \"persistence.etcd\""]);
+}
+
 #[test]
 fn all_unknown_keys_are_named_at_once() {
     refused(

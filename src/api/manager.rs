@@ -96,7 +96,7 @@ impl From<LeaseAnswer> for rpc::LeaseAnswer {
     }
 }
 
-fn registration(request: &rpc::RegisterRequest) -> Result<Registration, Invalid> {
+pub(crate) fn registration(request: &rpc::RegisterRequest) -> Result<Registration, Invalid> {
     let mark = version("mark", request.mark)?;
     let before = match request.cluster_id.as_str() {
         "" => None,
@@ -111,7 +111,7 @@ fn registration(request: &rpc::RegisterRequest) -> Result<Registration, Invalid>
     })
 }
 
-fn renewal(request: &rpc::RenewLeaseRequest, number_of_shards: u32) -> Result<Renewal, Invalid> {
+pub(crate) fn renewal(request: &rpc::RenewLeaseRequest, number_of_shards: u32) -> Result<Renewal, Invalid> {
     use rpc::renew_lease_request::Claim as Sent;
     Ok(Renewal {
         id: executor_id(&request.executor_id)?,
@@ -128,7 +128,7 @@ fn renewal(request: &rpc::RenewLeaseRequest, number_of_shards: u32) -> Result<Re
     })
 }
 
-fn departure(request: &rpc::DeregisterRequest) -> Result<Departure, Invalid> {
+pub(crate) fn departure(request: &rpc::DeregisterRequest) -> Result<Departure, Invalid> {
     Ok(Departure {
         id: executor_id(&request.executor_id)?,
         incarnation: incarnation(request.incarnation)?,

@@ -179,7 +179,12 @@ pub(crate) fn endpoint(text: &str) -> Result<String, Invalid> {
     if address.is_ok_and(|address| address.is_unspecified()) {
         return Err(refused("that address means every interface; it must be one at which the manager reaches this very process"));
     }
-    Ok(format!("http://{host}:{port}"))
+    // What is kept may be longer than what was given: it has the scheme.
+    let endpoint = format!("http://{host}:{port}");
+    if endpoint.len() > MAX_ENDPOINT_LEN {
+        return Err(refused(&format!("as http://host:port it has {} bytes, and may have {MAX_ENDPOINT_LEN}", endpoint.len())));
+    }
+    Ok(endpoint)
 }
 
 /// At most 300 characters of what a peer sent, for messages.
@@ -224,6 +229,18 @@ mod tests {
             assert!(error.contains(&format!("{given:?}")) && error.contains(rule), "{given:?}: {error}");
         }
         assert!(endpoint(&format!("{}:80", "a".repeat(600))).unwrap_err().to_string().contains("512"));
+    }
+
+    /// It was kept with a scheme in front, longer than a record takes, and the first commit with it ended the leader.
+    #[test]
+    fn an_endpoint_that_is_too_long_only_with_its_scheme_is_refused() {
+        for host in [502, 503, 509] {
+            let given = format!("{}:1", "a".repeat(host));
+            match endpoint(&given) {
+                Ok(kept) => assert!(kept.len() <= MAX_ENDPOINT_LEN, "{} bytes are kept", kept.len()),
+                Err(refused) => assert!(host > 503 && refused.to_string().contains("512"), "{refused}"),
+            }
+        }
     }
 
     /// The table of test vectors in docs/protocol.md: `| `(shard, epoch) ...` | `0xdigest` |`.

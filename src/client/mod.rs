@@ -43,5 +43,5 @@ mod server;
 mod session;
 mod table;
 mod tally;
-mod wire;
+pub(crate) mod wire;
 mod workers;

@@ -210,7 +210,14 @@ fn unknown_key(key: &str, origin: Origin, nearest: Option<String>) -> Problem {
 /// Collects the dotted names of all leaves that are no key. An empty section is fine where there is such a section.
 fn unknown_keys(prefix: &str, dict: &Dict, unknown: &mut Vec<String>) {
     for (name, value) in dict {
-        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        // A dot within a quoted name parts no sections: what has one is no key of ours, however it reads.
+        let is_dotted = name.contains('.');
+        let name = if is_dotted { format!("{name:?}") } else { name.clone() };
+        let path = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
+        if is_dotted {
+            unknown.push(path);
+            continue;
+        }
         match value {
             Value::Dict(_, inner) if !inner.is_empty() => unknown_keys(&path, inner, unknown),
             Value::Dict(..) if keys::is_section(&path) => {}

@@ -69,7 +69,7 @@ pub enum Call {
 }
 
 impl Call {
-    fn into_event(self, id: RequestId) -> Event {
+    pub(crate) fn into_event(self, id: RequestId) -> Event {
         match self {
             Call::Register(registration) => Event::Register(id, registration),
             Call::Renew(renewal) => Event::Renew(id, renewal),
@@ -168,6 +168,14 @@ impl Handle {
 
 /// The calls that wait for the coordinator.
 pub struct Calls(mpsc::Receiver<(Call, oneshot::Sender<Reply>)>);
+
+#[cfg(any(test, fuzzing))]
+impl Calls {
+    /// The next call, and who waits for its answer: for whoever stands in the coordinator's place.
+    pub(crate) fn take(&mut self) -> Option<(Call, oneshot::Sender<Reply>)> {
+        self.0.try_recv().ok()
+    }
+}
 
 /// What the coordinator works with.
 pub struct Parts {

@@ -143,6 +143,16 @@ fn answered(assignment: &Assignment, response: rpc::ApplyAssignmentResponse, num
     Attempt { outcome, answer: Some((mark, held)), failed: None, pause: PAUSE, rests, may_be_race: false }
 }
 
+/// What is taken of an answer, as the coordinator hears it.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn answer_of(
+    assignment: &Assignment,
+    response: rpc::ApplyAssignmentResponse,
+    number_of_shards: u32,
+) -> Option<(Version, Holdings)> {
+    answered(assignment, response, number_of_shards).answer
+}
+
 fn refused(status: &tonic::Status) -> Attempt {
     if let Some(name) = rpc::reason_of(status) {
         // Nothing changes until the executor registers, renews, or is given a newer assignment.

@@ -16,6 +16,8 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) use envelope::seal;
 pub use envelope::{FORMAT_VERSION, HEADER_LEN};
 pub use pages::{
     MAX_EXECUTOR_PAGES, MAX_LEASE_TTL_MS, MAX_META_LEN, MAX_PAGE_LEN, decode_executors, decode_meta, decode_retirees,

@@ -313,8 +313,10 @@ impl Content {
             return broken(format!("term is {}, it takes less than {MAX_NUMBER}", self.term));
         }
         for Executor { id, endpoint, .. } in &self.executors {
-            if let Err(refused) = api::endpoint(endpoint) {
-                return broken(format!("the endpoint of executor {id}: {}", refused.problem));
+            match api::endpoint(endpoint) {
+                Ok(form) if form == *endpoint => {}
+                Ok(form) => return broken(format!("the endpoint of executor {id} is {endpoint:?}, it is written {form:?}")),
+                Err(refused) => return broken(format!("the endpoint of executor {id}: {}", refused.problem)),
             }
         }
         if !(1..=MAX_LEASE_TTL_MS).contains(&self.lease_ttl_ms) {

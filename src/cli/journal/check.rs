@@ -55,7 +55,7 @@ pub fn read(paths: &[impl AsRef<Path>]) -> Result<Vec<Journal>, ReadError> {
     paths.iter().map(|path| read(path.as_ref())).collect()
 }
 
-fn parse(path: &Path, text: &[u8]) -> Result<Journal, ReadError> {
+pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<Journal, ReadError> {
     let mut lines = Vec::new();
     for (index, bytes) in text.split(|&byte| byte == b'\n').enumerate().filter(|(_, bytes)| !bytes.is_empty()) {
         match serde_json::from_slice(bytes) {
@@ -216,21 +216,33 @@ pub fn check(journals: &[Journal], rules: Rules) -> Report {
     }
     let all = 0..rules.number_of_shards.unwrap_or(0);
     violations.extend(all.filter(|shard| !intervals.contains_key(shard)).map(|shard| Violation::NeverOwned { shard }));
-    let incarnations: BTreeSet<u64> = lines().map(|line| line.incarnation).collect();
+    let incarnations: BTreeSet<ProcessId<'_>> = lines().map(process_of).collect();
     Report { violations, shards, incarnations: incarnations.len() }
 }
 
+/// Which process: the incarnation alone does not tell, where executors do not draw theirs as they should.
+type ProcessId<'a> = (&'a str, u64);
+
+fn process_of(line: &Line) -> ProcessId<'_> {
+    (&line.executor, line.incarnation)
+}
+
+impl Interval {
+    fn is_of_the_same_process_as(&self, other: &Interval) -> bool {
+        (&self.executor, self.incarnation) == (&other.executor, other.incarnation)
+    }
+}
+
 #[derive(Default)]
-struct Process<'a> {
+struct Process {
     /// (at, until), in the order written.
     leases: Vec<(u64, u64)>,
     open: HashMap<u32, (u64, u64)>,
-    executor: &'a str,
     /// When its successor's first line in the same file came.
     gone_ns: Option<u64>,
 }
 
-impl Process<'_> {
+impl Process {
     /// The end of the last lease that was in force at `from_ns` or was granted later, before `to_ns`. A lease that ran out and was
     /// followed by another is no live lease in between, but whoever renewed in time has one chain of them: its last end.
     fn lease_end(&self, from_ns: u64) -> Option<u64> {
@@ -246,21 +258,20 @@ impl Process<'_> {
     }
 }
 
-fn processes(journals: &[Journal]) -> BTreeMap<u64, Process<'_>> {
-    let mut processes: BTreeMap<u64, Process<'_>> = BTreeMap::new();
+fn processes(journals: &[Journal]) -> BTreeMap<ProcessId<'_>, Process> {
+    let mut processes: BTreeMap<ProcessId<'_>, Process> = BTreeMap::new();
     for journal in journals {
         let mut incarnations: HashMap<&str, BTreeSet<u64>> = HashMap::new();
         for line in journal {
             let earlier = incarnations.entry(&line.executor).or_default();
             if !earlier.contains(&line.incarnation) {
                 for incarnation in &*earlier {
-                    let Some(process) = processes.get_mut(incarnation) else { continue };
+                    let Some(process) = processes.get_mut(&(line.executor.as_str(), *incarnation)) else { continue };
                     process.gone_ns.get_or_insert(line.at_ns);
                 }
                 earlier.insert(line.incarnation);
             }
-            let process = processes.entry(line.incarnation).or_default();
-            process.executor = &line.executor;
+            let process = processes.entry(process_of(line)).or_default();
             process.gone_ns = None; // Whoever writes is not gone.
             if let Entry::Lease { until_ns } = line.entry {
                 process.leases.push((line.at_ns, until_ns));
@@ -275,7 +286,7 @@ fn reconstruct(journals: &[Journal]) -> (BTreeMap<u32, Vec<Interval>>, Vec<Viola
     let mut intervals: BTreeMap<u32, Vec<Interval>> = BTreeMap::new();
     let mut violations = Vec::new();
     for line in journals.iter().flatten() {
-        let Some(process) = processes.get_mut(&line.incarnation) else { continue };
+        let Some(process) = processes.get_mut(&process_of(line)) else { continue };
         let (executor, incarnation, at_ns) = (line.executor.clone(), line.incarnation, line.at_ns);
         match line.entry {
             Entry::Lease { .. } => {}
@@ -296,10 +307,10 @@ fn reconstruct(journals: &[Journal]) -> (BTreeMap<u32, Vec<Interval>>, Vec<Viola
         }
     }
     // A process that was killed, or still runs, owns its shards until its last lease ends, or its successor shows that it is gone.
-    for (&incarnation, process) in &processes {
+    for (&(executor, incarnation), process) in &processes {
         for (&shard, &(epoch, from_ns)) in &process.open {
             let until_ns = process.lease_end(from_ns).unwrap_or(from_ns).min(process.gone_ns.unwrap_or(u64::MAX)).max(from_ns);
-            let executor = process.executor.to_owned();
+            let executor = executor.to_owned();
             intervals.entry(shard).or_default().push(Interval { executor, incarnation, epoch, from_ns, until_ns });
         }
     }
@@ -314,7 +325,7 @@ fn overlaps(shard: u32, intervals: &[Interval]) -> Vec<Violation> {
     let mut latest: Option<&Interval> = None;
     for interval in intervals {
         if let Some(first) = latest
-            && first.incarnation != interval.incarnation
+            && !first.is_of_the_same_process_as(interval)
             && interval.from_ns < first.until_ns
         {
             found.push(Violation::Overlap { shard, first: first.clone(), second: interval.clone() });
@@ -331,7 +342,7 @@ fn stuck_epochs(shard: u32, intervals: &[Interval]) -> Vec<Violation> {
     let mut highest: Option<&Interval> = None;
     for interval in intervals {
         if let Some(before) = highest {
-            let is_same = before.incarnation == interval.incarnation;
+            let is_same = before.is_of_the_same_process_as(interval);
             if interval.epoch < before.epoch || (interval.epoch == before.epoch && !is_same) {
                 found.push(Violation::EpochDidNotGrow { shard, highest: before.epoch, interval: interval.clone() });
                 continue;

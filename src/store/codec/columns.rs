@@ -37,16 +37,24 @@ impl Writer {
 }
 
 /// Reads columns back, in the order in which they were written. Must only be given bytes whose checksum held.
-pub(super) struct Reader<'a>(DeserializationContext<'a>);
+pub(super) struct Reader<'a> {
+    context: DeserializationContext<'a>,
+    length: usize,
+    /// How many bytes [`Writer`] makes of the columns that were read.
+    written: usize,
+}
 
 impl<'a> Reader<'a> {
     pub(super) fn new(body: &'a [u8]) -> Reader<'a> {
-        Reader(DeserializationContext::new(body, Options::default()))
+        Reader { context: DeserializationContext::new(body, Options::default()), length: body.len(), written: 0 }
     }
 
     /// A column of any length.
     pub(super) fn any<T: Cell>(&mut self, name: &str) -> Result<Vec<T>, String> {
-        Vec::<T>::deserialize(&mut self.0).map_err(|error| format!("column {name} cannot be decoded: {error}"))
+        let column = Vec::<T>::deserialize(&mut self.context);
+        let column = column.map_err(|error| format!("column {name} cannot be decoded: {error}"))?;
+        self.written += written_len::<T>(column.len());
+        Ok(column)
     }
 
     /// A column of exactly `len` cells.
@@ -83,11 +91,55 @@ impl<'a> Reader<'a> {
         Ok(texts)
     }
 
-    /// There is nothing after the last column.
+    /// There is nothing after the last column, and every column stands as [`Writer`] writes it: desert reads some in other ways too,
+    /// all of them longer, and what would be written back in other bytes was not written by this program.
     pub(super) fn finish(mut self) -> Result<(), String> {
-        match self.0.read_u8() {
-            Ok(_) => Err("there are bytes after the last column".to_owned()),
-            Err(_) => Ok(()),
+        if self.context.read_u8().is_ok() {
+            return Err("there are bytes after the last column".to_owned());
         }
+        if self.length != self.written {
+            return Err(format!("its columns take {} bytes, they are written in {}", self.length, self.written));
+        }
+        Ok(())
+    }
+}
+
+/// How many bytes a column of so many cells takes: its length in groups of 7 bits, doubled for cells of several bytes, and the cells.
+fn written_len<T>(cells: usize) -> usize {
+    let length = if size_of::<T>() == 1 { cells } else { cells * 2 };
+    let bits = (usize::BITS - length.leading_zeros()).max(1);
+    bits.div_ceil(7) as usize + cells * size_of::<T>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_of_any_length_take_as_many_bytes_as_is_counted() {
+        for cells in [0, 1, 63, 64, 127, 128, 8191, 8192, 16_383, 16_384] {
+            let written = |write: &dyn Fn(&mut Writer)| {
+                let mut writer = Writer::new();
+                write(&mut writer);
+                writer.finish().len()
+            };
+            assert_eq!(written(&|writer| writer.column(&vec![7u8; cells]).unwrap()), written_len::<u8>(cells));
+            assert_eq!(written(&|writer| writer.column(&vec![7u32; cells]).unwrap()), written_len::<u32>(cells));
+            assert_eq!(written(&|writer| writer.column(&vec![7u64; cells]).unwrap()), written_len::<u64>(cells));
+        }
+    }
+
+    /// The length 1 in two bytes, and a column that says item by item whether there is another one.
+    #[test]
+    fn a_column_that_is_written_in_another_way_is_refused() {
+        let other_length = [0x81, 0, 7];
+        let mut item_by_item = vec![1, 1];
+        item_by_item.extend([0, 0, 0, 7, 0]);
+        let mut reader = Reader::new(&other_length);
+        assert_eq!(reader.any::<u8>("x"), Ok(vec![7]));
+        assert_eq!(reader.finish(), Err("its columns take 3 bytes, they are written in 2".to_owned()));
+        let mut reader = Reader::new(&item_by_item);
+        assert_eq!(reader.any::<u32>("x"), Ok(vec![7]));
+        assert_eq!(reader.finish(), Err("its columns take 7 bytes, they are written in 5".to_owned()));
     }
 }

@@ -25,7 +25,7 @@ const MAGIC: [u8; 4] = *b"SHMG";
 const CHECKED_LEN: usize = 16;
 
 /// Puts a body of this format into its envelope.
-pub(super) fn seal(key: Key, version: u16, body: &[u8]) -> Result<Vec<u8>, Refused> {
+pub(crate) fn seal(key: Key, version: u16, body: &[u8]) -> Result<Vec<u8>, Refused> {
     let length = u32::try_from(body.len())
         .map_err(|_| Refused::new(key, Reason::Content(format!("a body of {} bytes is too long", body.len()))))?;
     let mut record = Vec::with_capacity(HEADER_LEN + body.len());

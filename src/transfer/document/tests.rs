@@ -201,6 +201,8 @@ fn what_breaks_a_rule_is_refused_by_value_and_rule() {
     refused(of_executor("incarnation", json!("0")), "incarnation 0");
     refused(of_executor("weight", json!(0)), "weight 0");
     refused(of_executor("endpoint", json!("x".repeat(513))), "it has 513 bytes, and may have 512");
+    // As somebody may give it, but not as it is kept: nobody would be reached at it.
+    refused(of_executor("endpoint", json!("10.0.0.1:80")), r#"is "10.0.0.1:80", it is written "http://10.0.0.1:80""#);
     refused(
         of_executor("endpoint", json!("garbage nl\n\x1b[31m")),
         r#"the endpoint of executor executor-0: "garbage nl\n\u{1b}[31m" is refused"#,

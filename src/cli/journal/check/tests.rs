@@ -212,3 +212,15 @@ fn a_line_cut_off_by_a_kill_is_left_out_and_any_other_broken_one_is_an_error() {
     let error = parse(path, format!("{whole}\n{{\"at_ns\":1}}\n").as_bytes()).unwrap_err();
     assert!(error.to_string().starts_with("j line 2 is no line of a journal: "), "{error}");
 }
+
+/// They were taken for one process, which may own a shard twice.
+#[test]
+fn two_executors_that_drew_the_same_incarnation_are_two_processes() {
+    let of = |executor: &str, lines: &[(u64, Entry)]| -> Journal {
+        lines.iter().map(|&(at_ns, entry)| Line { at_ns, entry, executor: executor.into(), incarnation: 1 }).collect()
+    };
+    let journals = [of("a", &[(0, lease(90)), (1, start(0, 3))]), of("b", &[(0, lease(90)), (2, start(0, 4))])];
+    let report = check(&journals, Rules::default());
+    assert!(matches!(&report.violations[..], [Violation::Overlap { shard: 0, .. }]), "{report}");
+    assert_eq!(report.incarnations, 2);
+}
