@@ -9,23 +9,20 @@
 //! - Its next epoch starts only after the one before ended.
 //! - After its lease ran out an incarnation goes on renewing; an accepted answer gives it its set again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::holdings::{Holdings, digest_of};
+use crate::holdings::Holdings;
 use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, ShardId, Version};
 
 pub use message::{Action, Answer, Attempt, End, Ignored, Kind, Push, PushRefusal, Verdict};
 
+use shards::{Footing, Shards};
+
 mod message;
+mod shards;
 #[cfg(test)]
 mod tests;
-
-/// The first pause before a shard whose future ended by itself is run again; doubled each time.
-const FIRST_REST: Duration = Duration::from_millis(100);
-/// The longest such pause; a future that ran for longer than this has proven itself.
-const LONGEST_REST: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -54,58 +51,6 @@ enum Registration {
     Settled,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Run {
-    #[default]
-    Idle,
-    /// Ended by itself; not held, and not run again before this.
-    Resting {
-        until: BootInstant,
-    },
-    Running {
-        epoch: Epoch,
-        since: BootInstant,
-    },
-    /// Cancelled. It keeps the deadline that it had when it was removed (L6).
-    Stopping {
-        epoch: Epoch,
-        deadline: BootInstant,
-    },
-    /// Cancelled and being dropped.
-    Fenced {
-        epoch: Epoch,
-    },
-}
-
-impl Run {
-    fn held(self) -> Option<Epoch> {
-        match self {
-            Run::Idle | Run::Resting { .. } => None,
-            Run::Running { epoch, .. } | Run::Stopping { epoch, .. } | Run::Fenced { epoch } => Some(epoch),
-        }
-    }
-
-    fn alarm(self) -> Option<BootInstant> {
-        match self {
-            Run::Resting { until } => Some(until),
-            Run::Stopping { deadline, .. } => Some(deadline),
-            Run::Idle | Run::Running { .. } | Run::Fenced { .. } => None,
-        }
-    }
-
-    fn is_ending(self) -> bool {
-        matches!(self, Run::Stopping { .. } | Run::Fenced { .. })
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    wanted: Option<Epoch>,
-    run: Run,
-    /// How often in a row it ended by itself.
-    failures: u32,
-}
-
 /// See the module. As with the manager's engine, what looks the same in `Debug` acts the same.
 #[derive(Clone, Debug)]
 pub struct Ledger {
@@ -121,16 +66,9 @@ pub struct Ledger {
     leaving: bool,
     /// An accepted answer was to an attempt that said so.
     leaving_heard: bool,
-    entries: BTreeMap<ShardId, Entry>,
-    /// Of the entries that have one.
-    alarms: BTreeSet<(BootInstant, ShardId)>,
-    held: usize,
-    ending: usize,
-    digest: u64,
+    shards: Shards,
     /// The digest of the last full claim that was answered.
     announced: Option<u64>,
-    /// What is held as a set, made when asked for.
-    claim: Option<Arc<Holdings>>,
     storage_epochs: BTreeMap<ShardId, Epoch>,
     actions: Vec<Action>,
 }
@@ -149,13 +87,8 @@ impl Ledger {
             registration: Registration::None,
             leaving: false,
             leaving_heard: false,
-            entries: BTreeMap::new(),
-            alarms: BTreeSet::new(),
-            held: 0,
-            ending: 0,
-            digest: 0,
+            shards: Shards::default(),
             announced: None,
-            claim: None,
             storage_epochs: BTreeMap::new(),
             actions: Vec::new(),
         }
@@ -165,30 +98,15 @@ impl Ledger {
     pub fn look(&mut self, now: BootInstant) {
         if self.lease.is_some_and(|until| until <= now) {
             self.lease = None;
-            let shards: Vec<ShardId> = self.entries.keys().copied().collect();
-            for shard in shards {
-                self.want(shard, None);
-                self.fence(shard);
-            }
+            self.actions.extend(self.shards.fence_all());
         }
-        while let Some(&(at, shard)) = self.alarms.first()
-            && at <= now
-        {
-            match self.run_of(shard) {
-                Run::Stopping { .. } => self.fence(shard),
-                _ => {
-                    self.turn(shard, Run::Idle);
-                    self.settle(now, shard);
-                }
-            }
-        }
+        self.actions.extend(self.shards.look(self.footing(now)));
         self.advance();
     }
 
     /// When [`Ledger::look`] has something to end or to start, at the latest.
     pub fn next_look(&self) -> Option<BootInstant> {
-        let alarm = self.alarms.first().map(|&(at, _)| at);
-        [self.lease, alarm].into_iter().flatten().min()
+        [self.lease, self.shards.next_look()].into_iter().flatten().min()
     }
 
     /// What has to be done, in order, since this was last called.
@@ -205,7 +123,7 @@ impl Ledger {
         let kind = match self.phase {
             Phase::Joining => Kind::Register,
             Phase::Member => Kind::Renew,
-            Phase::Ending(_) if self.held > 0 => return None,
+            Phase::Ending(_) if self.shards.held() > 0 => return None,
             Phase::Ending(_) if matches!(self.registration, Registration::UnderWay | Registration::InDoubt) => Kind::Register,
             Phase::Ending(_) => Kind::Deregister,
             Phase::Rejoining(_) | Phase::Ended(_) => return None,
@@ -220,7 +138,7 @@ impl Ledger {
             cluster_id: self.cluster_id,
             mark: self.mark,
             claim: self.held(),
-            in_full: self.announced != Some(self.digest),
+            in_full: self.announced != Some(self.shards.digest()),
             leaving: self.leaving,
             storage_epochs: Holdings::from_pairs(self.storage_epochs.iter().map(|(&shard, &epoch)| (shard, epoch))),
         })
@@ -230,7 +148,7 @@ impl Ledger {
     pub fn may_call(&self) -> bool {
         match self.phase {
             Phase::Joining | Phase::Member => true,
-            Phase::Ending(_) => self.held == 0,
+            Phase::Ending(_) => self.shards.held() == 0,
             Phase::Rejoining(_) | Phase::Ended(_) => false,
         }
     }
@@ -239,7 +157,9 @@ impl Ledger {
     pub fn has_news(&self) -> bool {
         match self.phase {
             Phase::Member => {
-                self.announced != Some(self.digest) || !self.storage_epochs.is_empty() || self.leaving != self.leaving_heard
+                self.announced != Some(self.shards.digest())
+                    || !self.storage_epochs.is_empty()
+                    || self.leaving != self.leaving_heard
             }
             _ => self.may_call(),
         }
@@ -377,16 +297,7 @@ impl Ledger {
     /// The future of a shard returned or was dropped: nothing of it is running any more.
     pub fn ended(&mut self, now: BootInstant, shard: ShardId, epoch: Epoch) {
         self.look(now);
-        let run = self.run_of(shard);
-        if run.held() != Some(epoch) {
-            return;
-        }
-        let rest = match run {
-            Run::Running { since, .. } => self.rest_after(now.since(since), shard),
-            _ => None,
-        };
-        self.turn(shard, rest.map_or(Run::Idle, |rest| Run::Resting { until: now.after(rest) }));
-        self.settle(now, shard);
+        self.actions.extend(self.shards.ended(self.footing(now), shard, epoch));
         self.advance();
     }
 
@@ -401,7 +312,7 @@ impl Ledger {
 
     /// Whether it has nothing any more, and either the manager knows that it leaves or the lease ran out meanwhile.
     pub fn has_left(&self) -> bool {
-        self.leaving && self.entries.is_empty() && (self.leaving_heard || self.lease.is_none())
+        self.leaving && self.shards.is_empty() && (self.leaving_heard || self.lease.is_none())
     }
 
     /// Stops everything, to end.
@@ -440,14 +351,12 @@ impl Ledger {
 
     /// Everything held, starting, stopping and fenced shards included.
     pub fn held(&mut self) -> Arc<Holdings> {
-        let entries = &self.entries;
-        let make = || Holdings::from_pairs(entries.iter().filter_map(|(&shard, entry)| Some((shard, entry.run.held()?))));
-        Arc::clone(self.claim.get_or_insert_with(|| Arc::new(make())))
+        self.shards.claim()
     }
 
     /// Whether nothing is stopping.
     pub fn is_settled(&self) -> bool {
-        self.ending == 0
+        self.shards.ending() == 0
     }
 
     /// Highest version accepted (L2).
@@ -477,21 +386,16 @@ impl Ledger {
 
     /// Stops what the set lacks.
     fn withdraw(&mut self, now: BootInstant, set: &Holdings) {
-        let known: Vec<ShardId> = self.entries.keys().copied().collect();
-        for shard in known {
-            self.want(shard, set.epoch(shard));
-            if self.run_of(shard) != Run::Idle {
-                self.settle(now, shard);
-            }
-        }
+        self.actions.extend(self.shards.withdraw(self.footing(now), set));
     }
 
     /// Starts what the set adds.
     fn provide(&mut self, now: BootInstant, set: &Holdings) {
-        for (shard, epoch) in set.iter() {
-            self.want(shard, Some(epoch));
-            self.settle(now, shard);
-        }
+        self.actions.extend(self.shards.provide(self.footing(now), set));
+    }
+
+    fn footing(&self, now: BootInstant) -> Footing {
+        Footing { now, lease: self.lease, starts: self.phase == Phase::Member && self.lease.is_some() }
     }
 
     fn stop_all(&mut self, now: BootInstant, phase: Phase) {
@@ -503,98 +407,17 @@ impl Ledger {
     /// Holds nothing any more: where an incarnation was lost the next one begins, and one that nobody knows of has ended.
     fn advance(&mut self) {
         match self.phase {
-            Phase::Rejoining(next) if self.held == 0 => {
+            Phase::Rejoining(next) if self.shards.held() == 0 => {
                 self.phase = Phase::Joining;
                 self.incarnation = next;
                 self.registration = Registration::None;
                 self.lease = None;
                 self.announced = None;
             }
-            Phase::Ending(end) if self.held == 0 && self.registration == Registration::None => self.phase = Phase::Ended(end),
-            _ => {}
-        }
-    }
-
-    fn want(&mut self, shard: ShardId, epoch: Option<Epoch>) {
-        let entry = self.entries.entry(shard).or_default();
-        // Below what it holds, the manager's record is behind: the claim raises it (L11).
-        let epoch = epoch.max(entry.run.held().filter(|_| epoch.is_some()));
-        if entry.wanted != epoch {
-            entry.wanted = epoch;
-            entry.failures = 0;
-        }
-    }
-
-    fn run_of(&self, shard: ShardId) -> Run {
-        self.entries.get(&shard).map_or(Run::Idle, |entry| entry.run)
-    }
-
-    /// Takes the next step from what a shard does to what it should do.
-    fn settle(&mut self, now: BootInstant, shard: ShardId) {
-        let Some(entry) = self.entries.get(&shard) else { return };
-        match (entry.run, entry.wanted) {
-            (Run::Running { epoch, .. }, wanted) if wanted != Some(epoch) => {
-                self.turn(shard, Run::Stopping { epoch, deadline: self.lease.unwrap_or(now) }); // L6
-                self.actions.push(Action::Stop(shard, epoch));
-            }
-            (Run::Idle, Some(epoch)) if self.phase == Phase::Member && self.lease.is_some() => {
-                self.turn(shard, Run::Running { epoch, since: now });
-                self.actions.push(Action::Start(shard, epoch));
-            }
-            (Run::Idle | Run::Resting { .. }, None) => {
-                self.turn(shard, Run::Idle);
-                self.entries.remove(&shard);
+            Phase::Ending(end) if self.shards.held() == 0 && self.registration == Registration::None => {
+                self.phase = Phase::Ended(end)
             }
             _ => {}
-        }
-    }
-
-    fn fence(&mut self, shard: ShardId) {
-        match self.run_of(shard) {
-            Run::Running { epoch, .. } | Run::Stopping { epoch, .. } => {
-                self.turn(shard, Run::Fenced { epoch });
-                self.actions.push(Action::Fence(shard, epoch));
-            }
-            Run::Idle | Run::Resting { .. } => {
-                self.turn(shard, Run::Idle);
-                self.entries.remove(&shard);
-            }
-            Run::Fenced { .. } => {}
-        }
-    }
-
-    /// The pause after a shard ended by itself having run for `ran`.
-    fn rest_after(&mut self, ran: Duration, shard: ShardId) -> Option<Duration> {
-        let entry = self.entries.get_mut(&shard)?;
-        entry.failures = if ran > LONGEST_REST { 0 } else { entry.failures };
-        let rest = FIRST_REST.saturating_mul(1 << entry.failures.min(16)).min(LONGEST_REST);
-        entry.failures += 1;
-        Some(rest)
-    }
-
-    /// The one place where a shard changes what it does; keeps the sums.
-    fn turn(&mut self, shard: ShardId, run: Run) {
-        let entry = self.entries.entry(shard).or_default();
-        let before = std::mem::replace(&mut entry.run, run);
-        if let Some(at) = before.alarm() {
-            self.alarms.remove(&(at, shard));
-        }
-        if let Some(at) = run.alarm() {
-            self.alarms.insert((at, shard));
-        }
-        self.ending -= usize::from(before.is_ending());
-        self.ending += usize::from(run.is_ending());
-        if before.held() == run.held() {
-            return;
-        }
-        self.claim = None;
-        if let Some(epoch) = before.held() {
-            self.held -= 1;
-            self.digest = self.digest.wrapping_sub(digest_of(shard, epoch));
-        }
-        if let Some(epoch) = run.held() {
-            self.held += 1;
-            self.digest = self.digest.wrapping_add(digest_of(shard, epoch));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Every rule by exact outcomes: the actions, the answer, the mark. "No action" included.
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use super::*;
 use crate::types::{Revision, Term};
 
@@ -446,10 +448,10 @@ fn the_digest_stays_that_of_what_is_held() {
     let mut ledger = member();
     ledger.push(at(10), &push(v(5, 12), set(&[(2, 11), (3, 11)]))).unwrap();
     for (shard, epoch) in [(1, 9), (2, 9)] {
-        assert_eq!(ledger.held().digest(), ledger.digest);
+        assert_eq!(ledger.held().digest(), ledger.shards.digest());
         ended(&mut ledger, 11, shard, epoch);
     }
-    assert_eq!((ledger.digest, &*ledger.held()), (set(&[(2, 11), (3, 11)]).digest(), &set(&[(2, 11), (3, 11)])));
+    assert_eq!((ledger.shards.digest(), &*ledger.held()), (set(&[(2, 11), (3, 11)]).digest(), &set(&[(2, 11), (3, 11)])));
 }
 
 #[test]
