@@ -36,7 +36,12 @@ async fn commands_to_one_executor_are_never_answered() {
             assert!(gap <= within, "shard {shard} of {} had no owner for {gap:?}", from.id);
         }
     }
-    assert!(cluster.manager.metric("shard_manager_commands_total{outcome=\"timed-out\"}").await > 0.0);
+    // It is told again and again; on a busy machine the first of these is overtaken by the next assignment.
+    let manager = &cluster.manager;
+    poll_until("a command to x timed out", PATIENCE, async || {
+        (manager.metric("shard_manager_commands_total{outcome=\"timed-out\"}").await > 0.0).then_some(())
+    })
+    .await;
     cluster.check_safety();
 }
 

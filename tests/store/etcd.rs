@@ -15,7 +15,7 @@ use shard_manager::types::{Epoch, ExecutorId, Incarnation, MAX_SHARDS, MAX_WEIGH
 use crate::conformance::{Harness, conformance};
 use crate::sample::{self, whole};
 use crate::support::etcd::{Etcd, eventually};
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Direction, Proxy};
 
 const PREFIX: &str = "/test/";
 const LEADER: &str = "/test/leader/1";
@@ -102,7 +102,7 @@ async fn a_commit_whose_answer_is_black_holed_is_found_when_sent_again() {
     let state = store.load().await.unwrap().unwrap().state;
     let next = sample::next(&state);
     let changes = next.changes_since(Some(&state));
-    proxy.swallow_answers();
+    proxy.hold(Direction::Answers);
     let outcome = store.commit(&fence, Some(first), &changes).await;
     assert!(matches!(outcome, Err(Error::OutcomeUnknown { .. })), "{outcome:?}");
     proxy.restore();
@@ -116,7 +116,7 @@ async fn a_commit_whose_connection_is_killed_after_the_send_lands_once() {
     let state = store.load().await.unwrap().unwrap().state;
     let next = sample::next(&state);
     let changes = next.changes_since(Some(&state));
-    proxy.swallow_answers();
+    proxy.hold(Direction::Answers);
     let committing = store.commit(&fence, Some(first), &changes);
     let killing = async {
         eventually("the commit", async || (etcd.revision().await > first.0 as i64).then_some(())).await;
@@ -135,7 +135,7 @@ async fn a_lost_answer_after_which_another_leads_is_a_lost_leadership() {
     let (etcd, proxy, store, fence, first) = behind_proxy(Duration::from_millis(400)).await;
     let state = store.load().await.unwrap().unwrap().state;
     let changes = sample::next(&state).changes_since(Some(&state));
-    proxy.swallow_answers();
+    proxy.hold(Direction::Answers);
     assert!(matches!(store.commit(&fence, Some(first), &changes).await, Err(Error::OutcomeUnknown { .. })));
     etcd.lead().await;
     proxy.restore();

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::conformance::Harness;
 use crate::postgres::{Database, SCHEMA, end, filled, hold, loaded, send, server_at, waiting};
 use crate::sample::{self, eventually, whole};
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Direction, Proxy};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -51,7 +51,7 @@ async fn a_lost_answer_is_found_by_sending_again() {
     // A statement that was not prepared yet would not arrive: its preparation is answered first.
     let revision = send(&store, &fence, &before).await.unwrap().unwrap();
     let before = Loaded { revision, state: sample::next(&before.state) };
-    proxy.swallow_answers();
+    proxy.hold(Direction::Answers);
     let began = Instant::now();
     assert_unknown(send(&store, &fence, &before).await.unwrap());
     assert!(began.elapsed() < TIMEOUT * 2, "took {:?}", began.elapsed());

@@ -11,6 +11,15 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::free_address;
 
+/// Which bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From whoever connects to the server.
+    Requests,
+    /// From the server to whoever connected.
+    Answers,
+}
+
 /// See the module. Ends with it, and all its connections too.
 pub struct Proxy {
     pub address: SocketAddr,
@@ -61,17 +70,16 @@ impl Proxy {
 
     /// Sockets stay, no byte moves.
     pub fn black_hole(&self) {
-        self.network.send_modify(|it| (it.to_server.black_hole, it.to_client.black_hole) = (true, true));
+        self.hold(Direction::Requests);
+        self.hold(Direction::Answers);
     }
 
-    /// Requests arrive, answers do not.
-    pub fn swallow_answers(&self) {
-        self.network.send_modify(|it| it.to_client.black_hole = true);
-    }
-
-    /// Requests do not arrive; answers to earlier ones do.
-    pub fn swallow_requests(&self) {
-        self.network.send_modify(|it| it.to_server.black_hole = true);
+    /// Sockets stay, no byte moves this way; what was sent meanwhile moves when it is restored.
+    pub fn hold(&self, direction: Direction) {
+        self.network.send_modify(|it| match direction {
+            Direction::Requests => it.to_server.black_hole = true,
+            Direction::Answers => it.to_client.black_hole = true,
+        });
     }
 
     /// Bytes move again, those that were held first.
@@ -119,7 +127,8 @@ async fn serve(client: TcpStream, server: SocketAddr, number: u64, network: watc
     }
 }
 
-/// Moves bytes one way. What is read is due after the delay of that moment, whatever else is on its way.
+/// Moves bytes one way. What is read is due after the delay of that moment, whatever else is on its way; and the end of the stream behind
+/// it, as between two kernels: what a process sent before it closed or died arrives, however late.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -128,8 +137,8 @@ async fn pump(
     way: impl Fn(&Network) -> Way,
 ) {
     let (queue, mut due) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let delays = network.clone();
-    let reading = async {
+    let (delays, way) = (network.clone(), &way);
+    let reading = async move {
         let mut bytes = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from.read(&mut bytes).await {
             let at = Instant::now() + way(&delays.borrow()).delay;
@@ -149,6 +158,11 @@ async fn pump(
                 break;
             }
         }
+    };
+    // `reading` drops the queue's end, so that `writing` comes to its own.
+    let reading = async {
+        reading.await;
+        std::future::pending().await
     };
     tokio::select! {
         () = reading => {}

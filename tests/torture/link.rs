@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Direction, Proxy};
 
 /// What networks do.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +66,8 @@ impl Link {
 fn apply(proxy: &Proxy, harm: Harm) {
     match harm {
         Harm::Held => proxy.black_hole(),
-        Harm::RequestsLost => proxy.swallow_requests(),
-        Harm::AnswersLost => proxy.swallow_answers(),
+        Harm::RequestsLost => proxy.hold(Direction::Requests),
+        Harm::AnswersLost => proxy.hold(Direction::Answers),
         Harm::Dropped => proxy.drop_all(),
         Harm::Delayed(delay) => {
             proxy.delay_requests(delay);

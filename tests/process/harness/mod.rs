@@ -6,7 +6,6 @@ mod executor;
 mod fake;
 mod manager;
 mod places;
-mod proxy;
 mod replicas;
 
 use std::time::{Duration, Instant};
@@ -18,10 +17,10 @@ pub use fake::Fake;
 pub use manager::{Manager, Store};
 pub use places::{Networked, OnEtcd, OnOneHost, OnPostgres, Place};
 pub(crate) use places::{on_every_network, on_every_store, on_store};
-pub use proxy::{Direction, Proxy};
 pub use replicas::{Replicas, TTL};
 
 pub use crate::support::free_address;
+pub use crate::support::proxy::{Direction, Proxy};
 
 /// How often conditions are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

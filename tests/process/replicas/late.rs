@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::SLACK;
-use crate::harness::{Manager, Networked, PATIENCE, Replicas, TTL, on_every_network, poll_until, run, stays};
+use crate::harness::{Direction, Manager, Networked, PATIENCE, Replicas, TTL, on_every_network, poll_until, run, stays};
 
 on_every_network!(
     the_answer_to_a_commit_is_lost_and_the_leadership_with_it,
@@ -23,7 +23,7 @@ async fn the_answer_to_a_commit_is_lost_and_the_leadership_with_it<P: Networked>
     let mut replicas = Replicas::<P>::start(2, &["leadership.lease_ttl=10s"]).await;
     let rest = replicas.at_rest().await;
     let before = replicas.place.written().await;
-    replicas.place.proxy().swallow_answers();
+    replicas.place.proxy().hold(Direction::Answers);
     let depose = async {
         poll_until("the commit lands", PATIENCE, async || (replicas.place.written().await > before).then_some(())).await;
         let landed = replicas.place.written().await;
@@ -50,8 +50,8 @@ async fn bytes_go_one_way_for_longer_than_a_request_may_take<P: Networked>() {
     let rest = replicas.at_rest().await;
     for (command, state) in [("cordon", "cordoned"), ("uncordon", "active")] {
         match command {
-            "cordon" => replicas.place.proxy().swallow_answers(),
-            _ => replicas.place.proxy().swallow_requests(),
+            "cordon" => replicas.place.proxy().hold(Direction::Answers),
+            _ => replicas.place.proxy().hold(Direction::Requests),
         }
         let heal = async {
             stays("it leads", cut, async || replicas.cluster.manager.is_ready().await).await;

@@ -8,7 +8,7 @@ use super::{SLACK, STOP};
 use crate::harness::{
     Cluster, Manager, Networked, PATIENCE, Replicas, Store, TTL, free_address, on_every_network, poll_until, stays,
 };
-use crate::support::proxy::Proxy;
+use crate::support::proxy::{Direction, Proxy};
 
 /// The default with a TTL of 2 s: what the attempt to give the leadership up may take where the store does not answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -99,7 +99,7 @@ async fn the_answer_to_a_commit_is_lost<P: Networked>() {
     let rest = replicas.at_rest().await;
     for (command, state) in [("cordon", "cordoned"), ("uncordon", "active")] {
         let before = replicas.place.written().await;
-        replicas.place.proxy().swallow_answers();
+        replicas.place.proxy().hold(Direction::Answers);
         let lose = async {
             poll_until("the commit lands", PATIENCE, async || (replicas.place.written().await > before).then_some(())).await;
             replicas.place.proxy().drop_all();

@@ -192,8 +192,14 @@ impl World {
                 if active.name.is_none() {
                     self.begin(active, id.clone());
                 }
-                // Another one each time: not every shard may be moved.
+                // Another one each time, and to another one: not every shard may be moved, and who has the most takes none.
                 let shard = (active.fault.draw + active.turns) % SHARDS;
+                let id = match active.fault.target {
+                    Target::Seat(at) if kind == Kind::Moved => {
+                        self.seats[(at + active.turns as usize) % self.seats.len()].id.clone()
+                    }
+                    _ => id,
+                };
                 active.turns += 1;
                 active.asked = Some(tokio::spawn(async move {
                     let outcome = match kind {
