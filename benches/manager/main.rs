@@ -87,7 +87,7 @@ fn main() {
     println!("{}\nwritten to {}", page::page(&record), json.parent().unwrap().display());
 }
 
-/// As the only argument: measures nothing, and makes the pages anew from bench.json, after a change to what makes them.
+/// As an argument: measures nothing, and makes the pages anew from bench.json, after a change to what makes them.
 const PAGES: &str = "pages";
 
 /// Makes a page out of a record, and of the page as it was.

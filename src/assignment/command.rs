@@ -210,7 +210,7 @@ pub struct ExecutorOverview {
 pub enum ExecutorState {
     /// Takes shards.
     Active,
-    /// Fails its health probe, did not start what it was given, or was restarted over and over: gets no new shards.
+    /// Fails its health probe, did not start and keep what it was given, or was restarted over and over: gets no new shards.
     Suspect,
     /// An operator lets it get no new shards.
     Cordoned,
@@ -273,7 +273,7 @@ pub enum Cause {
     Drain,
     /// It moved for balance.
     Rebalance,
-    /// Its owner did not start it in time (L6).
+    /// Its owner did not start and keep it in time (L6).
     NotAdmitted,
     /// Another incarnation of its owner took its place.
     Superseded,
@@ -399,14 +399,14 @@ pub enum Notice {
         /// How many.
         shards: u32,
     },
-    /// Shards were taken from an owner that did not start them in time (L6).
+    /// Shards were taken from an owner that did not start and keep them in time (L6).
     NotAdmitted {
         /// Which.
         shards: Vec<ShardId>,
         /// From whom.
         id: ExecutorId,
-        /// For how long it gets no new ones.
-        suspect_for: Duration,
+        /// For how long it gets no new ones; `None` where others failed all of these shards just before.
+        suspect_for: Option<Duration>,
     },
     /// Shards were declared free although their owner never confirmed: their release was out for longer than the lease (L6).
     ReleaseTimedOut {

@@ -22,8 +22,9 @@ pub trait ShardHost: Send + Sync + 'static {
     /// - Work that it spawned elsewhere is not dropped with it. It must watch the token, and only the epoch in the storage fences it.
     /// - **Not blocking.** A future that blocks its thread cannot be dropped, and may starve the session, which then cannot renew.
     /// - A future that returns or panics before it was cancelled gives the shard up: the manager is told that it is not held, and the
-    ///   session runs it again after a pause that grows from 100 ms to 10 s, for as long as the shard is still assigned. One that does not
-    ///   stay before a lease has passed since the grant loses the shard to another executor, where there is one.
+    ///   session runs it again after a pause that grows from 100 ms to 10 s, for as long as the shard is still assigned. A shard that is
+    ///   not running when a lease and a margin have passed since its grant, or since it was first missed later on, is asked back, and goes
+    ///   to another executor where there is one.
     fn run(&self, grant: ShardGrant) -> impl Future<Output = ()> + Send;
 }
 

@@ -60,10 +60,15 @@ pub(super) fn log(notice: &Notice) {
         Notice::Moved { cause, shards } => {
             info!(cause = cause.as_str(), shards, "shards were granted to other owners than before")
         }
-        Notice::NotAdmitted { shards, id, suspect_for } => warn!(
+        Notice::NotAdmitted { shards, id, suspect_for: Some(suspect_for) } => warn!(
             executor = %id, count = shards.len(), shards = some(shards), ?suspect_for,
-            "shards were not started in time by their owner; they are released and go elsewhere if somebody else can take them, and it \
-             is suspect for a while"
+            "shards were not started by their owner in time, or not kept; they are released and go elsewhere if somebody else can take \
+             them, and it is suspect for a while"
+        ),
+        Notice::NotAdmitted { shards, id, suspect_for: None } => warn!(
+            executor = %id, count = shards.len(), shards = some(shards),
+            "shards were not started by their owner in time, or not kept, and not by the owner before it either: it may be the shards; \
+             they are released and go elsewhere if somebody else can take them"
         ),
         Notice::ReleaseTimedOut { shards, id } => warn!(
             executor = %id, count = shards.len(), shards = some(shards),

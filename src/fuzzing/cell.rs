@@ -1,20 +1,8 @@
 //! A leader cell whose file has any content. The first word says what is done with the cell where it is taken.
 
-use std::path::PathBuf;
-use std::sync::OnceLock;
-
 use super::input::Input;
+use super::scratch::Scratch;
 use crate::election::host::cell::{Claimed, FILE_BYTES, LeaderCell, Reason, Refused};
-
-/// A file of this process's own. In memory where there is such a place: it is written for every input.
-fn path() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        directory.join(format!("shard-manager-fuzz-{}.leader", std::process::id()))
-    })
-}
 
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
@@ -26,14 +14,15 @@ pub fn run(data: &[u8]) {
     } else if how & 2 != 0 {
         content.resize(usize::from(length), 0);
     }
-    std::fs::write(path(), &content).expect("the place takes files");
-    let opened = if how & 4 != 0 { LeaderCell::open(path()) } else { LeaderCell::create(path()) };
+    let scratch = Scratch::new(&content);
+    let path = scratch.path();
+    let opened = if how & 4 != 0 { LeaderCell::open(path) } else { LeaderCell::create(path) };
     let cell = match opened {
         Ok(cell) => cell.with_preemption(how & 8 != 0),
         Err(error) => {
             let why = error.why;
             assert!(matches!(why, Reason::Length(_) | Reason::Foreign(_) | Reason::Version(_)), "{why}");
-            assert_eq!(std::fs::read(path()).unwrap(), content, "what is refused is left as it is");
+            assert_eq!(std::fs::read(path).unwrap(), content, "what is refused is left as it is");
             return;
         }
     };

@@ -1,23 +1,12 @@
 //! Layers of the configuration: a file, variables and arguments, with a zero byte between two. What comes before the first one is the
 //! file. A variable is `NAME=value`, without the prefix of ours where the text begins with a blank; an argument begins with `-`.
 
-use std::path::PathBuf;
-use std::sync::OnceLock;
-
+use super::scratch::Scratch;
 use crate::config::keys::{Key, VARIABLE_PREFIX};
 use crate::config::{Config, Origin, Problem, Sources};
 
 /// Part of each secret. Where it shows, a secret was shown.
 const SECRET: &str = "hunter2";
-
-fn path() -> &'static PathBuf {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let memory = PathBuf::from("/dev/shm");
-        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        directory.join(format!("shard-manager-fuzz-{}.toml", std::process::id()))
-    })
-}
 
 pub fn run(data: &[u8]) {
     // Whoever writes the secret into the name of a key shows it himself.
@@ -26,8 +15,8 @@ pub fn run(data: &[u8]) {
     }
     let mut parts = data.split(|byte| *byte == 0);
     let file = parts.next().unwrap_or_default();
-    std::fs::write(path(), file).expect("the place takes files");
-    let mut sources = Sources { file: Some(path().clone()), ..Sources::default() };
+    let scratch = Scratch::new(file);
+    let mut sources = Sources { file: Some(scratch.path().to_owned()), ..Sources::default() };
     for part in parts.map(String::from_utf8_lossy) {
         if let Some(argument) = part.strip_prefix('-') {
             sources.sets.push(with_secret(argument));

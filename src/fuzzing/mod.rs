@@ -14,6 +14,7 @@ mod document;
 mod input;
 mod journal;
 mod manager;
+mod scratch;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]

@@ -16,7 +16,8 @@ use tokio::task::{JoinSet, LocalSet};
 /// What can only be seen from inside.
 const HIDDEN: [&str; 2] = ["E8", "E19"];
 
-/// Each of these breaks exactly the rule that stands with it, and what is seen of it is said with these words.
+/// Each of these breaks exactly the rule that stands with it, and what is seen of it is said with these words: any of several, where it
+/// depends on whether a renewal came before a command.
 async fn each_breaks_its_rule(flaws: &[(Flaw, &'static str, &'static str)]) {
     let (local, mut runs) = (LocalSet::new(), JoinSet::new());
     let _entered = local.enter();
@@ -26,7 +27,10 @@ async fn each_breaks_its_rule(flaws: &[(Flaw, &'static str, &'static str)]) {
     let mut wrong = Vec::new();
     while let Some(run) = local.run_until(runs.join_next()).await {
         let (flaw, rule, words, report) = run.unwrap();
-        if report.code != 1 || report.rules("broken") != [rule] || !report.detail(rule).contains(words) {
+        if report.code != 1
+            || report.rules("broken") != [rule]
+            || !words.split(" | ").any(|words| report.detail(rule).contains(words))
+        {
             wrong.push(format!("{flaw:?} should break {rule} ({words}) alone: {report:?}"));
         }
     }
@@ -62,7 +66,7 @@ async fn flaws_in_commands_are_found() {
         (Flaw::OldMarks, "E3", "a renewal carries the mark"),
         (Flaw::AnswersWithoutMark, "E3", "carries the mark none"),
         (Flaw::TakesStaleCommands, "E4", "a command of a lower revision was accepted"),
-        (Flaw::ForgetsTerms, "E4", "terms compare first"),
+        (Flaw::ForgetsTerms, "E4", "terms compare first | a command of a lower term was accepted"),
         (Flaw::TakesForeignIncarnation, "E5", "a command for another incarnation was accepted"),
         (Flaw::TakesForeignCluster, "E6", "a command of another cluster was accepted"),
         (Flaw::Adds, "E7", "what an assignment lacks is stopped"),

@@ -74,6 +74,8 @@ async fn a_grace_is_inherited_over_a_row_that_was_deleted_and_over_a_campaign_th
         (!postgres.column(waiting).await.is_empty()).then_some(())
     })
     .await;
+    // Before the row is free: else it may win first.
+    standing.shutdown.cancel();
     let stopping = tokio::spawn(standing.stops());
     sqlx::raw_sql("COMMIT").execute(&mut client).await.unwrap();
     stopping.await.unwrap();

@@ -120,11 +120,24 @@ async fn serve(client: TcpStream, server: SocketAddr, number: u64, network: watc
     server.set_nodelay(true).ok();
     let (client_reads, client_writes) = client.into_split();
     let (server_reads, server_writes) = server.into_split();
+    let answers = async {
+        // Whoever asked is gone, and what it asked for may still be on its way.
+        if pump(server_reads, client_writes, (number, generation), network.clone(), |it| it.to_client).await == End::Reader {
+            std::future::pending().await
+        }
+    };
     tokio::select! {
-        () = pump(client_reads, server_writes, (number, generation), network.clone(), |it| it.to_server) => {}
-        () = pump(server_reads, client_writes, (number, generation), network.clone(), |it| it.to_client) => {}
+        _ = pump(client_reads, server_writes, (number, generation), network.clone(), |it| it.to_server) => {}
+        () = answers => {}
         _ = state.wait_for(|it| it.generation != generation) => {}
     }
+}
+
+/// Who made an end of one way of a connection.
+#[derive(PartialEq, Eq)]
+enum End {
+    Writer,
+    Reader,
 }
 
 /// Moves bytes one way. What is read is due after the delay of that moment, whatever else is on its way; and the end of the stream behind
@@ -135,15 +148,17 @@ async fn pump(
     (number, generation): (u64, u64),
     mut network: watch::Receiver<Network>,
     way: impl Fn(&Network) -> Way,
-) {
+) -> End {
     let (queue, mut due) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let (delays, way) = (network.clone(), &way);
-    let reading = async move {
+    let reading = async {
         let mut bytes = vec![0; 64 * 1024];
-        while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        loop {
+            // Nothing stands for the end.
+            let read = from.read(&mut bytes).await.unwrap_or(0);
             let at = Instant::now() + way(&delays.borrow()).delay;
-            if queue.send((at, bytes[..read].to_vec())).is_err() {
-                break;
+            if queue.send((at, bytes[..read].to_vec())).is_err() || read == 0 {
+                return std::future::pending().await;
             }
         }
     };
@@ -154,18 +169,17 @@ async fn pump(
             let moves = network.wait_for(|it| is_dropped(it) || (!way(it).black_hole && number >= it.mute_before)).await;
             // What a connection held when it was dropped is lost, also where bytes move again at once.
             let is_open = moves.is_ok_and(|it| !is_dropped(&it));
-            if !is_open || to.write_all(&bytes).await.is_err() {
-                break;
+            if !is_open || bytes.is_empty() {
+                return End::Writer;
+            }
+            if to.write_all(&bytes).await.is_err() {
+                return End::Reader;
             }
         }
-    };
-    // `reading` drops the queue's end, so that `writing` comes to its own.
-    let reading = async {
-        reading.await;
-        std::future::pending().await
+        End::Writer
     };
     tokio::select! {
-        () = reading => {}
-        () = writing => {}
+        end = reading => end,
+        end = writing => end,
     }
 }

@@ -202,7 +202,6 @@ impl Engine {
         }
         for &shard in &told.admitted {
             self.unserved.set(shard, None);
-            self.avoid.remove(&shard);
         }
         self.attention |= news || told.confirmed;
         told
@@ -367,7 +366,7 @@ impl Engine {
         held_back
     }
 
-    /// Counts incarnations of an id that follow one another within a lease. One that does so again and again must stay for a lease before
+    /// Counts incarnations of an id that follow one another within two leases and margins. One that does so again and again must stay for a lease before
     /// it gets anything, so that its shards do not wait for it for ever.
     fn count_flap(&mut self, now: BootInstant, id: &ExecutorId) {
         let lease = self.longest_lease();

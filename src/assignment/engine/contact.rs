@@ -22,7 +22,7 @@ pub struct Contact {
     pub heard: bool,
     /// By its health probe.
     pub healthy: bool,
-    /// It did not start what it was given: gets nothing new until then (L6).
+    /// It did not start and keep what it was given: gets nothing new until then (L6).
     pub sluggish_until: Option<BootInstant>,
     /// How often in a row it did not start what it was given, or not for as long as it had time to.
     pub failures: u32,

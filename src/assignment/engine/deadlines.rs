@@ -47,16 +47,17 @@ impl Deadlines {
 
     /// Takes over all of another's, none of which has one here; none is left there.
     pub fn append(&mut self, other: &mut Deadlines) {
+        debug_assert!(other.shards().iter().all(|shard| self.get(*shard).is_none()));
         for (deadline, mut shards) in std::mem::take(&mut other.0) {
             self.0.entry(deadline).or_default().append(&mut shards);
         }
     }
 
-    /// Forgets what is over. Whether there was such.
-    pub fn forget_over(&mut self, now: BootInstant) -> bool {
-        let before = self.0.len();
+    /// Forgets what is over, and says what it was, ascending.
+    pub fn take_over(&mut self, now: BootInstant) -> Vec<ShardId> {
+        let over = self.over(now);
         self.0.retain(|deadline, _| *deadline > now);
-        self.0.len() < before
+        over
     }
 
     /// See [`postponed`].
@@ -100,7 +101,7 @@ mod tests {
         others.insert(ShardId(4), at(200));
         others.append(&mut deadlines);
         assert_eq!((others.shards(), deadlines.first()), ([3, 4, 5].map(ShardId).to_vec(), None));
-        assert!(!others.forget_over(at(119)) && others.forget_over(at(120)));
+        assert_eq!((others.take_over(at(119)), others.take_over(at(120))), (Vec::new(), [3, 5].map(ShardId).to_vec()));
         assert_eq!(others.shards(), [ShardId(4)]);
     }
 }

@@ -108,7 +108,7 @@ pub struct Engine {
     restored: bool,
     /// Clusters that executors came from, each of which has held grants back once (L12).
     foreign: BTreeSet<ClusterId>,
-    /// How often ids were taken over by another incarnation within a lease of the last time, and when that was.
+    /// How often ids were taken over by another incarnation within two leases and margins of the last time, and when that was.
     flaps: BTreeMap<ExecutorId, Flaps>,
     /// Since when the store takes no commit.
     failing_since: Option<BootInstant>,
@@ -190,7 +190,7 @@ struct Departures {
     calm_until: BootInstant,
 }
 
-/// So often in a row another incarnation may follow within a lease before the id is called unstable: then its shards go to others.
+/// So often in a row another incarnation may follow within two leases and margins before the id is called unstable: then its shards go to others.
 const FLAPS: u32 = 3;
 
 /// Where a shard is to go.

@@ -61,12 +61,12 @@ impl Engine {
         let (_, wait) = self.retry;
         self.retry = (now.after(wait), (wait * 2).min(RETRY.1));
         self.attention = true;
+        let over = now.after(self.longest_lease());
         for (&slot, contact) in &mut self.contacts {
             let gone = self.state.executor(slot).is_none_or(|record| record.standing == Standing::Gone);
             if let Some(lease) = contact.lease.as_mut().filter(|lease| !gone && lease.is_ending()) {
                 lease.end_failed();
                 // Should it speak after all, it says which of its shards it still has.
-                let over = now.after(self.settings.lease_ttl);
                 let desired: Vec<ShardId> = contact.desired().collect();
                 desired.into_iter().for_each(|shard| contact.awaits(shard, over));
             }

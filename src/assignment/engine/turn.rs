@@ -220,22 +220,27 @@ impl Engine {
         }
     }
 
-    /// The shards that its owner had the time of a lease to start, and did not, are asked back. Each time in a row it is trusted less.
+    /// The shards that its owner had the time of a lease to start and keep, and did not, are asked back. Each time in a row it is trusted
+    /// less; but not for a shard that another one failed just before: that says more about the shard.
     fn release_unstarted(&mut self, now: BootInstant, draft: &mut Draft, slot: Slot, id: &ExecutorId) {
         let lease = self.longest_lease();
         let Some(contact) = self.contacts.get_mut(&slot) else { return };
         contact.sluggish_until = contact.sluggish_until.filter(|until| *until > now);
-        if contact.on_trial.forget_over(now) {
+        for shard in contact.on_trial.take_over(now) {
             contact.failures = 0;
+            self.avoid.remove(&shard);
         }
         let mut shards = contact.unadmitted.over(now);
         shards.retain(|&shard| draft.is_held(shard) && draft.release_shard(shard, Cause::NotAdmitted));
         if shards.is_empty() {
             return;
         }
-        let suspect_for = lease * 2u32.saturating_pow(contact.failures + 1).min(MOST_LEASES_SUSPECT);
-        contact.failures = contact.failures.saturating_add(1);
-        contact.sluggish_until = Some(now.after(suspect_for));
+        let is_its_own = |shard: &ShardId| self.avoid.get(shard).is_none_or(|other| *other == slot);
+        let suspect_for = shards.iter().any(is_its_own).then(|| {
+            contact.failures = contact.failures.saturating_add(1);
+            lease * 2u32.saturating_pow(contact.failures).min(MOST_LEASES_SUSPECT)
+        });
+        contact.sluggish_until = contact.sluggish_until.max(suspect_for.map(|length| now.after(length)));
         for &shard in &shards {
             self.avoid.insert(shard, slot);
             self.destinations.remove(&shard);

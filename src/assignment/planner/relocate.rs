@@ -43,6 +43,7 @@ pub enum Obstacle {
 /// # Panics
 /// Where there is no such shard.
 pub fn relocate(input: &Input, shards: &[ShardId], to: u32) -> Result<Vec<ShardId>, Obstacle> {
+    debug_assert!(shards.is_sorted());
     let home = |shard: ShardId| input.homes[shard.0 as usize];
     let moving: Vec<ShardId> = shards.iter().copied().filter(|&shard| home(shard) != to).collect();
     let slot = input.members.get(to as usize).map(|member| member.slot);

@@ -13,7 +13,8 @@ const FIRST_REST: Duration = Duration::from_millis(100);
 /// The longest such pause; a future that ran for longer than this has proven itself.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// On what a shard takes its next step.
+/// On what a shard takes its next step: as things are at that moment. So it is taken anew after each change of the lease; what is withdrawn
+/// stops under the one from before (L6).
 #[derive(Clone, Copy)]
 pub(super) struct Footing {
     pub now: BootInstant,

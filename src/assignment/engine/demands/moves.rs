@@ -107,7 +107,7 @@ impl Engine {
             ExecutorRecord { leaving: true, .. } => "it is leaving",
             _ if contact.is_some_and(|contact| !contact.heard) => "this leader has not heard it yet",
             _ if contact.is_some_and(|contact| !contact.healthy) => "it is suspect, since it fails its health probe",
-            _ => "it is suspect, since it did not start what it was given, or was restarted over and over",
+            _ => "it is suspect, since it did not start and keep what it was given, or was restarted over and over",
         };
         debug_assert_eq!(record.standing, Standing::Present);
         Refusal::NotNow(format!("executor {id} takes no shards: {why}"))

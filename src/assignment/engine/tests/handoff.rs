@@ -148,7 +148,7 @@ fn l6_a_shard_that_its_owner_never_starts_goes_to_somebody_else() {
         rig.renew(rig.renewal(&a));
         all.extend(rig.pass(TICK));
     }
-    let suspect_for = (LEASE + MARGIN) * 2;
+    let suspect_for = Some((LEASE + MARGIN) * 2);
     assert!(notices(&all).contains(&Notice::NotAdmitted { shards: vec![ShardId(shard as u32)], id: id("a"), suspect_for }));
     assert_eq!((rig.count("a"), rig.count("b")), (0, 2), "and does not come back to it");
     rig.renew(rig.renewal(&rig.executors["a"].clone()));
@@ -375,6 +375,39 @@ fn an_executor_that_starts_and_drops_its_shards_over_and_over_does_not_keep_them
     assert!((3..=5).contains(&taken.len()), "and it is trusted less and less: {taken:?}");
     let gaps: Vec<std::time::Duration> = taken.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.windows(2).all(|pair| pair[1] > pair[0]), "{gaps:?}");
+}
+
+/// Whoever has it, its work ends at once. Nobody but the first is to blame.
+#[test]
+fn a_shard_that_nobody_can_run_makes_nobody_else_suspect() {
+    let mut rig = Rig::new(8);
+    let names = ["a", "b", "c", "d"];
+    names.iter().zip(1..).for_each(|(name, incarnation)| drop(rig.join(name, incarnation)));
+    rig.pass(SETTLE + LEASE + MARGIN);
+    let bad = ShardId(0);
+    names.iter().for_each(|name| rig.executors.get_mut(name).expect("it joined").deaf = true);
+    let (mut owners, mut blamed) = (Vec::new(), Vec::new());
+    for _ in 0..60 {
+        for name in names {
+            let executor = Executor { mark: rig.version(), ..rig.executors[name].clone() };
+            if let [Ok(Answer::Lease(answer))] = &replies(&rig.renew(rig.renewal(&executor)))[..] {
+                let all = answer.assignment.clone().unwrap_or_else(|| executor.held.clone());
+                let good = Holdings::from_pairs(all.iter().filter(|(shard, _)| *shard != bad));
+                rig.renew(Renewal { claim: Claim::Full(all), ..rig.renewal(&executor) });
+                rig.renew(Renewal { claim: Claim::Full(good.clone()), ..rig.renewal(&executor) });
+                rig.executors.get_mut(name).expect("it joined").held = good;
+            }
+        }
+        let commands = rig.pass((LEASE + MARGIN) / 8);
+        for notice in notices(&commands) {
+            let Notice::NotAdmitted { shards, id, suspect_for } = notice else { continue };
+            assert_eq!(shards, [bad]);
+            owners.push(id.clone());
+            blamed.extend(suspect_for.map(|_| id));
+        }
+    }
+    assert!(owners.len() >= 5, "it goes from one to the next: {owners:?}");
+    assert_eq!(blamed.len(), 1, "{blamed:?} of {owners:?}");
 }
 
 #[test]

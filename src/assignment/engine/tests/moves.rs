@@ -175,7 +175,7 @@ fn who_did_not_start_a_shard_is_no_destination_for_a_while() {
     rig.executors.get_mut("b").expect("b").deaf = false;
     assert!(!rig.owners()[a[0] as usize].starts_with('b'));
     let why = refused(&mut rig, [a[1]], "b");
-    assert!(why.contains("it is suspect, since it did not start what it was given"), "{why}");
+    assert!(why.contains("it is suspect, since it did not start and keep what it was given"), "{why}");
     rig.pass(LEASE * 5);
     move_shards(&mut rig, [a[1]], "b");
     rig.settle();
