@@ -191,6 +191,19 @@ fn a_key_whose_name_is_quoted_with_its_dots_is_unknown() {
     refused("[\"persistence.etcd\"]\nprefix = '/x/'", &[], &[], &["unknown key \"persistence.etcd\""]);
 }
 
+/// Every letter of it was compared with every letter of every key.
+#[test]
+fn a_name_of_any_length_is_refused_at_once() {
+    // Linux gives a process variables and arguments that are about as long.
+    let name = "a".repeat(120_000);
+    let began = std::time::Instant::now();
+    let sets = vec![format!("{name}=1")];
+    let sources = Sources { env: vec![(name, "1".to_owned())], sets, ..Sources::default() };
+    assert_eq!(sources.warnings(), Vec::<String>::new());
+    assert!(Config::load(&sources).unwrap_err().to_string().contains("unknown key aaaa"));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
 #[test]
 fn all_unknown_keys_are_named_at_once() {
     refused(

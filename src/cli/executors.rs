@@ -22,7 +22,7 @@ pub(super) struct Arguments {
 
 /// One entry of what `executors --json` prints.
 #[derive(Debug, PartialEq, Serialize)]
-struct Executor {
+pub(super) struct Executor {
     id: String,
     incarnation: u64,
     endpoint: String,
@@ -53,7 +53,7 @@ pub(super) async fn list(managers: &Managers) -> Result<Vec<rpc::Executor>, mana
     Ok(managers.ask(question).await?.executors)
 }
 
-fn as_text(executors: &[Executor]) -> String {
+pub(super) fn as_text(executors: &[Executor]) -> String {
     if executors.is_empty() {
         return "no executor is registered".to_owned();
     }

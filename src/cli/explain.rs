@@ -26,7 +26,7 @@ pub(super) struct Arguments {
 
 /// What `explain --json` prints.
 #[derive(Debug, PartialEq, Serialize)]
-struct Explanation {
+pub(super) struct Explanation {
     shard: u32,
     state: String,
     epoch: u64,
@@ -78,7 +78,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
     Ok(printed?)
 }
 
-fn as_text(explanation: &Explanation, unix_ms: u64) -> String {
+pub(super) fn as_text(explanation: &Explanation, unix_ms: u64) -> String {
     let Explanation { shard, state, epoch, executor, incarnation, endpoint, since_unix_ms, .. } = explanation;
     let mut pairs = vec![("shard", shard.to_string()), ("state", state.clone()), ("epoch", epoch.to_string())];
     if let (Some(executor), Some(incarnation), Some(endpoint)) = (executor, incarnation, endpoint) {

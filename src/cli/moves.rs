@@ -113,7 +113,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         let table = table::get(&managers).await?;
         last_term = table.term;
         let executors = executors::list(&managers).await?;
-        let starting = executors.iter().filter(|it| it.id == to).map(|it| it.starting).sum();
+        let starting = executors.iter().filter(|it| it.id == to).map(|it| it.starting).fold(0, u32::saturating_add);
         Ok(match look(&table, starting, &shards, to) {
             // It may begin yet.
             Seen::Over(astray) if !acknowledged && !astray.is_empty() => {

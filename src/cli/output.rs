@@ -27,7 +27,12 @@ pub(super) fn print(text: &str) -> io::Result<ExitCode> {
 
 /// Prints a result as JSON.
 pub(super) fn print_json(value: &impl Serialize) -> io::Result<ExitCode> {
-    print(&serde_json::to_string(value)?)
+    print(&json(value)?)
+}
+
+/// As programs get it.
+pub(super) fn json(value: &impl Serialize) -> io::Result<String> {
+    Ok(serde_json::to_string(value)?)
 }
 
 /// Says something to whoever watches. Nobody may.

@@ -12,7 +12,7 @@ use crate::rpc::{NOBODY, NewExecutor, PlanChangeRequest, PlanChangeResponse};
 use crate::types::{ExecutorId, MAX_WEIGHT};
 
 /// So many rows of moves are shown where not all are asked for.
-const SAMPLE: usize = 10;
+pub(super) const SAMPLE: usize = 10;
 
 /// See the module.
 #[derive(Debug, clap::Args)]
@@ -56,7 +56,7 @@ impl FromStr for Newcomer {
 
 /// What `plan --json` prints.
 #[derive(Debug, PartialEq, Serialize)]
-struct Plan {
+pub(super) struct Plan {
     term: u64,
     revision: u64,
     executors: Vec<Executor>,
@@ -99,7 +99,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
 
 impl Plan {
     /// Refuses arrays that do not fit together.
-    fn read(answer: PlanChangeResponse) -> Result<Plan, Error> {
+    pub(super) fn read(answer: PlanChangeResponse) -> Result<Plan, Error> {
         let PlanChangeResponse { version, executors, shards, from, to, notes, placed, evacuated, balance, unplaced } = answer;
         if shards.len() != from.len() || shards.len() != to.len() {
             let (shards, from, to) = (shards.len(), from.len(), to.len());
@@ -126,7 +126,7 @@ impl Plan {
     }
 }
 
-fn as_text(plan: &Plan, most: usize) -> String {
+pub(super) fn as_text(plan: &Plan, most: usize) -> String {
     let mut executors = output::table(["EXECUTOR", "BEFORE", "AFTER", "BOUNDS"]);
     for Executor { id, before, after, bounds } in &plan.executors {
         let bounds = bounds.map_or_else(|| "-".to_owned(), |[lower, upper]| format!("{lower}-{upper}"));
@@ -155,7 +155,7 @@ fn as_text(plan: &Plan, most: usize) -> String {
 /// One line per run of shards that move from one executor to another.
 fn moves(moves: &[Move], most: usize) -> String {
     let mut table = output::table(["SHARDS", "COUNT", "FROM", "TO"]);
-    let follows = |a: &Move, b: &Move| a.from == b.from && a.to == b.to && a.shard + 1 == b.shard;
+    let follows = |a: &Move, b: &Move| a.from == b.from && a.to == b.to && a.shard.checked_add(1) == Some(b.shard);
     let mut shown = 0;
     for run in moves.chunk_by(follows).take(most) {
         let (first, last) = (&run[0], &run[run.len() - 1]);
@@ -196,6 +196,14 @@ mod tests {
             balance: 2,
             unplaced: 0,
         }
+    }
+
+    /// 4294967295 has no next one. No shard has that number, but an answer may.
+    #[test]
+    fn the_last_of_all_numbers_ends_a_run() {
+        let shards = vec![3, u32::MAX - 1, u32::MAX, u32::MAX, 0];
+        let text = as_text(&Plan::read(PlanChangeResponse { shards, from: vec![0; 5], to: vec![1; 5], ..answer() }).unwrap(), 9);
+        assert!(text.contains("4294967294-4294967295  2"), "{text}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub(super) struct Arguments {
 
 /// What `status --json` prints.
 #[derive(Debug, PartialEq, Serialize)]
-struct Status {
+pub(super) struct Status {
     role: String,
     term: u64,
     revision: u64,
@@ -88,7 +88,7 @@ pub(super) async fn run(arguments: Arguments) -> Result<ExitCode, Error> {
     Ok(if arguments.check && !status.violations.is_empty() { ExitCode::FAILURE } else { printed })
 }
 
-fn as_text(status: &Status, unix_seconds: u64) -> String {
+pub(super) fn as_text(status: &Status, unix_seconds: u64) -> String {
     let seconds = |seconds| format_duration(Duration::from_secs(seconds)).to_string();
     let mut pairs = vec![
         ("role", status.role.clone()),

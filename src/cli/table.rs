@@ -105,7 +105,7 @@ impl Table {
 }
 
 /// One line per run of shards with the same owner and state.
-fn as_text(table: &Table) -> String {
+pub(super) fn as_text(table: &Table) -> String {
     let mut counts: BTreeMap<State, usize> = BTreeMap::new();
     for shard in &table.shards {
         *counts.entry(shard.state).or_default() += 1;

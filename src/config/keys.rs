@@ -117,14 +117,27 @@ impl Key {
     /// The known key that `name` most probably means: by spelling, and by its last part alone, for a key in the wrong section. `None` where
     /// it is like none of them.
     pub fn nearest(name: &str) -> Option<&'static Key> {
-        let likeness = |key: &Key| {
-            let whole = strsim::normalized_damerau_levenshtein(name, key.name);
-            let last = strsim::normalized_damerau_levenshtein(last_part(name), last_part(key.name));
-            whole.max(0.9 * last)
+        let of_key = |key: &'static Key| {
+            let last = likeness(last_part(name), last_part(key.name));
+            (likeness(name, key.name).max(0.9 * last), key)
         };
-        let nearest = KEYS.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-        (likeness(nearest) >= LEAST_LIKENESS).then_some(nearest)
+        let (likeness, nearest) = KEYS.iter().map(of_key).max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+        (likeness >= LEAST_LIKENESS).then_some(nearest)
     }
+}
+
+/// How alike two texts are. Where one is so much longer that they are less alike than [`LEAST_LIKENESS`] whatever they say, it is 0: to
+/// compare them takes time and memory by the product of their lengths, and what a configuration names has any length.
+fn likeness(a: &str, b: &str) -> f64 {
+    let (shorter, longer) = lengths(a, b);
+    // Every letter that one has more than the other is a difference.
+    if (shorter as f64) < LEAST_LIKENESS * longer as f64 { 0.0 } else { strsim::normalized_damerau_levenshtein(a, b) }
+}
+
+/// Of both texts, in letters; the shorter one first.
+fn lengths(a: &str, b: &str) -> (usize, usize) {
+    let (a, b) = (a.chars().count(), b.chars().count());
+    (a.min(b), a.max(b))
 }
 
 /// Of a key that somebody may have meant; 1 is the same.
@@ -138,7 +151,11 @@ pub(super) fn meant_by(variable: &str) -> Option<&'static Key> {
     }
     let letters = |text: &str| text.replace('_', "").to_uppercase();
     let variable = letters(variable);
-    KEYS.iter().find(|key| strsim::damerau_levenshtein(&variable, &letters(&key.variable())) <= 1)
+    KEYS.iter().find(|key| {
+        let known = letters(&key.variable());
+        let (shorter, longer) = lengths(&variable, &known);
+        longer - shorter <= 1 && strsim::damerau_levenshtein(&variable, &known) <= 1
+    })
 }
 
 /// What the environment variables that are ours begin with. (A single underscore would catch the variables that Kubernetes sets

@@ -25,6 +25,7 @@ use crate::assignment::check::{check, check_step};
 use crate::assignment::command::{Assignment, Command, Peer, Reply, Snapshot};
 use crate::assignment::event::{RequestId, Settings, Takeover};
 use crate::assignment::{Engine, Event, State};
+use crate::cli::answers::{Answer, printed};
 use crate::client::cache::{Cache, Refused};
 use crate::client::wire::{self, Invalid};
 use crate::coordinator::{Calls, Handle};
@@ -214,17 +215,21 @@ impl Manager {
             3 => {
                 let table = call!(self, manager(self), get_routing_table, rpc::GetRoutingTableRequest, input.chunk());
                 if let Some(table) = table {
+                    self.is_printed(Answer::Table, &table.encode_to_vec());
                     let table = rpc::RoutingTable::decode(&table.encode_to_vec()[..]).expect("it is a table");
                     let full = rpc::watch_routing_table_response::Change::Full(table);
                     self.told(&rpc::WatchRoutingTableResponse { change: Some(full) });
                 }
             }
             4 => self.watch(input.chunk()),
-            5 => drop(
-                call!(self, admin(self), get_status, rpc::GetStatusRequest, input.chunk())
-                    .map(|it| assert_eq!(it.violations.len(), 0)),
+            5 => drop(call!(self, admin(self), get_status, rpc::GetStatusRequest, input.chunk()).map(|it| {
+                assert_eq!(it.violations.len(), 0);
+                self.is_printed(Answer::Status, &it.encode_to_vec());
+            })),
+            6 => drop(
+                call!(self, admin(self), list_executors, rpc::ListExecutorsRequest, input.chunk())
+                    .map(|it| self.is_printed(Answer::Executors, &it.encode_to_vec())),
             ),
-            6 => drop(call!(self, admin(self), list_executors, rpc::ListExecutorsRequest, input.chunk())),
             7 => drop(call!(self, admin(self), drain_executor, rpc::ChangeExecutorRequest, input.chunk())),
             8 => drop(call!(self, admin(self), cordon_executor, rpc::ChangeExecutorRequest, input.chunk())),
             9 => drop(call!(self, admin(self), uncordon_executor, rpc::ChangeExecutorRequest, input.chunk())),
@@ -234,12 +239,16 @@ impl Manager {
             13 => {
                 let planned = call!(self, admin(self), plan_change, rpc::PlanChangeRequest, input.chunk());
                 if let Some(planned) = planned {
+                    self.is_printed(Answer::Plan, &planned.encode_to_vec());
                     assert!(planned.shards.len() == planned.from.len() && planned.shards.len() == planned.to.len());
                     let executors = planned.executors.len() as u32;
                     assert!(planned.from.iter().chain(&planned.to).all(|index| *index < executors || *index == rpc::NOBODY));
                 }
             }
-            14 => drop(call!(self, admin(self), explain_shard, rpc::ExplainShardRequest, input.chunk())),
+            14 => drop(
+                call!(self, admin(self), explain_shard, rpc::ExplainShardRequest, input.chunk())
+                    .map(|it| self.is_printed(Answer::Explanation, &it.encode_to_vec())),
+            ),
             15 => drop(call!(self, admin(self), pause_rebalancing, rpc::PauseRebalancingRequest, input.chunk())),
             16 => drop(call!(self, admin(self), resume_rebalancing, rpc::ResumeRebalancingRequest, input.chunk())),
             17 => drop(call!(self, admin(self), step_down, rpc::StepDownRequest, input.chunk())),
@@ -416,6 +425,15 @@ impl Manager {
         assert_eq!(taken.number_of_shards, self.number_of_shards);
         let version = self.published.as_ref().expect("what is answered was published").version;
         assert!(taken.version <= version, "{} is answered, {version} was published", taken.version);
+    }
+
+    /// The command that asked for it takes it, and it is text: who gives a reason has no say in what a terminal does.
+    fn is_printed(&self, answer: Answer, bytes: &[u8]) {
+        let unix_ms = takeover(self.number_of_shards, self.now).unix_ms;
+        let printed = printed(answer, bytes, unix_ms).expect("a command prints what it asked for");
+        for text in &printed.texts {
+            assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
+        }
     }
 
     fn watch(&mut self, bytes: &[u8]) {

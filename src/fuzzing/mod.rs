@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod answers;
 mod cell;
 mod client;
 mod codec;
@@ -54,6 +55,8 @@ pub const CONFIG: Target = Target { name: "config", run: config::run, memory: (1
 pub const CLIENT: Target = Target { name: "client", run: client::run, memory: (8 * MIB, 400) };
 /// Every call of a manager, through its services into a real engine.
 pub const MANAGER: Target = Target { name: "manager", run: manager::run, memory: (64 * MIB, 4000) };
+/// What managers answer the commands that ask them.
+pub const ANSWERS: Target = Target { name: "answers", run: answers::run, memory: (8 * MIB, 4000) };
 
 /// All of them.
-pub const TARGETS: [Target; 7] = [CODEC, DOCUMENT, JOURNAL, CELL, CONFIG, CLIENT, MANAGER];
+pub const TARGETS: [Target; 8] = [CODEC, DOCUMENT, JOURNAL, CELL, CONFIG, CLIENT, MANAGER, ANSWERS];

@@ -27,6 +27,7 @@ pub fn of(target: &Target) -> Seeds {
         "config" => config(),
         "client" => client(),
         "manager" => manager(),
+        "answers" => answers(),
         other => panic!("nobody made seeds for {other}"),
     }
 }
@@ -347,5 +348,78 @@ fn manager() -> Seeds {
         ("questions", questions),
         ("slow-store", store),
         ("endpoints", endpoints),
+    ])
+}
+
+fn answers() -> Seeds {
+    let (cluster_id, version) = (uuid(manager::CLUSTER).to_string(), version(manager::TERM, 9));
+    let owner = |id: &str| rpc::Owner { executor_id: id.to_owned(), incarnation: 5, endpoint: format!("http://{id}:1") };
+    let answer = |which: u8, message: Vec<u8>| begin(which).long(manager::TERM).rest(&message);
+    let table = rpc::RoutingTable {
+        cluster_id: cluster_id.clone(),
+        version,
+        number_of_shards: 4,
+        owners: vec![owner("a"), owner("b")],
+        owner: vec![0, 1, 1, NOBODY],
+        epochs: vec![4, 5, 6, 0],
+        releasing: vec![1],
+    };
+    let planned = |id: &str, before, after| rpc::PlannedExecutor {
+        executor_id: id.to_owned(),
+        shards_before: before,
+        shards_after: after,
+        lower_bound: 1,
+        upper_bound: 3,
+    };
+    let plan = rpc::PlanChangeResponse {
+        version,
+        executors: vec![planned("a", 3, 2), planned("b", 0, 2)],
+        shards: vec![1, 2, 9, u32::MAX - 1, u32::MAX],
+        from: vec![0, 0, NOBODY, NOBODY, NOBODY],
+        to: vec![1; 5],
+        notes: vec!["9 stays".to_owned()],
+        placed: 3,
+        evacuated: 0,
+        balance: 2,
+        unplaced: 1,
+    };
+    let explanation = rpc::ExplainShardResponse {
+        version,
+        shard: 3,
+        state: "releasing".to_owned(),
+        epoch: 7,
+        owner: Some(owner("a")),
+        since_ms: manager::TERM - 5000,
+        history: vec!["granted to a".to_owned()],
+        waits_for: vec!["a to stop it".to_owned()],
+        destination: "b".to_owned(),
+    };
+    let status = rpc::GetStatusResponse {
+        role: "leader".to_owned(),
+        cluster_id,
+        version,
+        number_of_shards: 4,
+        violations: vec!["shard 3".to_owned()],
+        lease_ttl_ms: 1500,
+        leader_since: manager::TERM / 1000 - 5,
+        leader: "process 1 on a".to_owned(),
+        rebalancing_paused_until_ms: manager::TERM,
+        ..rpc::GetStatusResponse::default()
+    };
+    let executor = |id: &str| rpc::Executor {
+        id: id.to_owned(),
+        incarnation: 5,
+        endpoint: format!("http://{id}:1"),
+        state: "active".to_owned(),
+        lease_remaining_ms: 29_876,
+        ..rpc::Executor::default()
+    };
+    let executors = rpc::ListExecutorsResponse { version, executors: vec![executor("a"), executor("b")] };
+    seeds([
+        ("table", answer(0, table.encode_to_vec())),
+        ("plan", answer(1, plan.encode_to_vec())),
+        ("explanation", answer(2, explanation.encode_to_vec())),
+        ("status", answer(3, status.encode_to_vec())),
+        ("executors", answer(4, executors.encode_to_vec())),
     ])
 }
