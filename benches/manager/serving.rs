@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tonic_prost::ProstCodec;
 
 use crate::bare::Bare;
-use crate::cluster::{Apart, connect, settled, table};
+use crate::cluster::{Apart, connect, eventually, settled, table};
 use crate::crowd::Crowd;
 use crate::host::{landed, serve};
 use crate::page::{Figure, Summary};
@@ -133,9 +133,13 @@ pub async fn renewals(runs: usize) -> Vec<Figure> {
     crowd.join(vec![1; EXECUTORS]).await;
     settled(grpc, EXECUTORS).await;
     let calls = crowd.renewals(EXECUTORS);
-    let mut client = shard_manager::rpc::shard_manager_client::ShardManagerClient::new(connect(grpc).await.unwrap());
-    let answer = client.renew_lease(calls[0].clone()).await.unwrap().into_inner();
-    assert!(answer.assignment.is_none() && !answer.claim_wanted, "the digest is the right one: {answer:?}");
+    let client = shard_manager::rpc::shard_manager_client::ShardManagerClient::new(connect(grpc).await.unwrap());
+    // While a command to it is under way, the set is told with the answer.
+    let answer = eventually("an answer without a set", async || {
+        let answer = client.clone().renew_lease(calls[0].clone()).await.unwrap().into_inner();
+        (answer.assignment.is_none() && !answer.claim_wanted).then_some(answer)
+    })
+    .await;
     let bare = Bare::start(directory.path(), &[], &answer).await;
     let (own, bare) = (Load::on(grpc).await, Load::on(bare.address).await);
     let (path, before) = ("/shardmanager.v1.ShardManager/RenewLease", landed(http).await);
