@@ -107,19 +107,22 @@ fn pause_after(failures: u32, (least, most): (Duration, Duration)) -> Duration {
     pause.mul_f64(rand::random_range(0.5..=1.0))
 }
 
-async fn attempt(peer: &Peer, assignment: &Assignment, client: &mut ShardExecutorClient<Channel>, context: &Context) -> Attempt {
-    let timeout = context.settings.command_timeout;
-    // The executor answers a little before the deadline, so that a slow stop is told from a dead executor.
-    let wait = timeout.mul_f64(0.8);
-    let request = rpc::ApplyAssignmentRequest {
+/// What an executor is told: to hold exactly this, and to answer by `wait` at the latest.
+pub(crate) fn request(peer: &Peer, assignment: &Assignment, wait: Duration) -> rpc::ApplyAssignmentRequest {
+    rpc::ApplyAssignmentRequest {
         cluster_id: assignment.cluster_id.to_string(),
         version: Some(assignment.version.into()),
         executor_id: peer.id.to_string(),
         incarnation: peer.incarnation.0,
         assignment: Some((&*assignment.holdings).into()),
         wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
-    };
-    let mut request = tonic::Request::new(request);
+    }
+}
+
+async fn attempt(peer: &Peer, assignment: &Assignment, client: &mut ShardExecutorClient<Channel>, context: &Context) -> Attempt {
+    let timeout = context.settings.command_timeout;
+    // The executor answers a little before the deadline, so that a slow stop is told from a dead executor.
+    let mut request = tonic::Request::new(request(peer, assignment, timeout.mul_f64(0.8)));
     request.set_timeout(timeout);
     match tokio::time::timeout(timeout, client.apply_assignment(request)).await {
         Err(_) => failed(CommandOutcome::TimedOut, PAUSE, "it did not answer in time"),

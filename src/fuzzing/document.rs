@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::input::Input;
+use super::settings;
 use crate::api;
 use crate::assignment::check::{check, check_step};
 use crate::assignment::command::Command;
@@ -69,16 +70,7 @@ fn in_buckets(mut content: Content) -> Content {
 
 /// A leader takes the state over, lets its executors' leases run out, and frees what was theirs.
 fn led_on(state: State) {
-    let settings = Settings {
-        lease_ttl: Duration::from_secs(10),
-        settle_time: Duration::from_millis(500),
-        calm_time: Duration::ZERO,
-        rebalance_threshold: 0.1,
-        exclusive_ids: false,
-        turn_interval: Duration::from_secs(1),
-        takeover_grace: Duration::ZERO,
-        max_pages_per_commit: 16,
-    };
+    let settings = Settings { calm_time: Duration::ZERO, max_pages_per_commit: 16, ..settings() };
     let number_of_shards = state.meta.number_of_shards;
     let takeover = Takeover { token: Token(6), unix_ms: 1, new_cluster: state.meta.cluster_id, number_of_shards };
     let mut now = BootInstant(Duration::from_secs(1000));

@@ -19,11 +19,12 @@ use tonic::transport::Endpoint;
 use tonic::{Code, Request, Response, Status};
 
 use super::input::Input;
+use super::settings;
 use crate::api::nursery::Nursery;
 use crate::api::{Leading, admin, manager};
 use crate::assignment::check::{check, check_step};
 use crate::assignment::command::{Assignment, Command, Peer, Reply, Snapshot};
-use crate::assignment::event::{RequestId, Settings, Takeover};
+use crate::assignment::event::{RequestId, Takeover};
 use crate::assignment::{Engine, Event, State};
 use crate::cli::answers::{Answer, printed};
 use crate::client::cache::{Cache, Refused};
@@ -122,19 +123,6 @@ pub fn run(data: &[u8]) {
 fn takeover(number_of_shards: u32, now: BootInstant) -> Takeover {
     let unix_ms = TERM + u64::try_from(now.0.as_millis()).unwrap_or(u64::MAX / 2);
     Takeover { token: Token(1), unix_ms, new_cluster: ClusterId(uuid::Uuid::from_u128(CLUSTER)), number_of_shards }
-}
-
-fn settings() -> Settings {
-    Settings {
-        lease_ttl: Duration::from_secs(10),
-        settle_time: Duration::from_millis(500),
-        calm_time: Duration::from_secs(2),
-        rebalance_threshold: 0.1,
-        exclusive_ids: false,
-        turn_interval: Duration::from_secs(1),
-        takeover_grace: Duration::ZERO,
-        max_pages_per_commit: 5,
-    }
 }
 
 /// What one call takes and answers. Bytes that are no such message never reach a service.
@@ -380,15 +368,7 @@ impl Manager {
     /// Whether somebody is there to be told; and whoever is takes it.
     fn push(&self, assignment: &Assignment) -> bool {
         let Some(peer) = self.peers.get(&assignment.slot) else { return false };
-        let request = rpc::ApplyAssignmentRequest {
-            cluster_id: assignment.cluster_id.to_string(),
-            version: Some(assignment.version.into()),
-            executor_id: peer.id.to_string(),
-            incarnation: peer.incarnation.0,
-            assignment: Some((&*assignment.holdings).into()),
-            wait_ms: 0,
-        };
-        let push = wire::push(&request).expect("an executor takes what it is told");
+        let push = wire::push(&link::request(peer, assignment, Duration::ZERO)).expect("an executor takes what it is told");
         assert_eq!(push.assignment, *assignment.holdings);
         true
     }

@@ -6,6 +6,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
+use crate::assignment::event::Settings;
+
 mod answers;
 mod cell;
 mod client;
@@ -60,3 +64,17 @@ pub const ANSWERS: Target = Target { name: "answers", run: answers::run, memory:
 
 /// All of them.
 pub const TARGETS: [Target; 8] = [CODEC, DOCUMENT, JOURNAL, CELL, CONFIG, CLIENT, MANAGER, ANSWERS];
+
+/// Of the engines that targets lead with.
+fn settings() -> Settings {
+    Settings {
+        lease_ttl: Duration::from_secs(10),
+        settle_time: Duration::from_millis(500),
+        calm_time: Duration::from_secs(2),
+        rebalance_threshold: 0.1,
+        exclusive_ids: false,
+        turn_interval: Duration::from_secs(1),
+        takeover_grace: Duration::ZERO,
+        max_pages_per_commit: 5,
+    }
+}

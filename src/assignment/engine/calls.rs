@@ -366,8 +366,8 @@ impl Engine {
         held_back
     }
 
-    /// Counts incarnations of an id that follow one another within two leases and margins. One that does so again and again must stay for a lease before
-    /// it gets anything, so that its shards do not wait for it for ever.
+    /// Counts incarnations of an id that follow one another within two leases and margins. One that does so again and again must stay for
+    /// a lease and a margin before it gets anything, so that its shards do not wait for it for ever.
     fn count_flap(&mut self, now: BootInstant, id: &ExecutorId) {
         let lease = self.longest_lease();
         self.flaps.retain(|_, flaps| now.since(flaps.last) <= lease * 2);

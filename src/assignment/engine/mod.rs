@@ -190,7 +190,8 @@ struct Departures {
     calm_until: BootInstant,
 }
 
-/// So often in a row another incarnation may follow within two leases and margins before the id is called unstable: then its shards go to others.
+/// So often in a row another incarnation may follow within two leases and margins before the id is called unstable: then its shards go
+/// to others.
 const FLAPS: u32 = 3;
 
 /// Where a shard is to go.
