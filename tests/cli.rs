@@ -64,6 +64,11 @@ fn config_check_says_what_is_wrong_with_exit_code_two() {
     let wrong = output(&["config", "check", "--set", "number_of_shards=0", "--set", "executors.settle_time=1m"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("number_of_shards = 0") && stderr(&wrong).contains("settle_time = 1m"), "{}", stderr(&wrong));
+    let url = "persistence.postgres.url=postgres://user:hunter2@127.0.0.1:x/db";
+    let unreadable = output(&["config", "check", "--set", url]);
+    let says = String::from_utf8(unreadable.stderr).unwrap();
+    assert!(says.contains("persistence.postgres.url = postgres://user:***@127.0.0.1:x/db is refused: "), "{says}");
+    assert_eq!(unreadable.status.code(), Some(2));
     let missing = output(&["config", "check", "--config", "/no/such/file"]);
     assert_eq!(missing.status.code(), Some(2));
     let etcd = ["--set", "persistence.type=etcd", "--set", "persistence.etcd.endpoints=http://a:2379"];

@@ -10,6 +10,7 @@ use shard_manager::rpc::{
     self, ChangeExecutorRequest, ChangeExecutorResponse, Executor, GetStatusRequest, GetStatusResponse, ListExecutorsRequest,
     ListExecutorsResponse, Version, reason,
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 
 /// Knows one executor, `a`; its states are told one per call, the last for ever.
@@ -21,10 +22,13 @@ struct Script {
     refuses_with: Option<(Code, &'static str)>,
     /// So many calls more are answered with `NOT_READY`, as during a change of leaders.
     not_ready_for: Arc<Mutex<u32>>,
+    /// Cancelled by the first change that is asked for, which is never answered.
+    cuts_changes: Option<CancellationToken>,
 }
 
 impl Script {
-    fn change(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
+    async fn change(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
+        self.cut().await;
         self.refuse()?;
         let request = request.into_inner();
         if request.executor_id != "a" {
@@ -33,6 +37,14 @@ impl Script {
         }
         self.asked.lock().unwrap().push(request);
         Ok(Response::new(ChangeExecutorResponse { version: Some(Version { term: 7, revision: 9 }) }))
+    }
+
+    /// The end of the connection, where one is scripted.
+    async fn cut(&self) {
+        if let Some(cut) = &self.cuts_changes {
+            cut.cancel();
+            std::future::pending::<()>().await;
+        }
     }
 
     fn refuse(&self) -> Result<(), Status> {
@@ -61,18 +73,18 @@ impl ShardManagerAdmin for Script {
     }
 
     async fn drain_executor(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
-        self.change(request)
+        self.change(request).await
     }
 
     async fn cordon_executor(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
-        self.change(request)
+        self.change(request).await
     }
 
     async fn uncordon_executor(
         &self,
         request: Request<ChangeExecutorRequest>,
     ) -> Result<Response<ChangeExecutorResponse>, Status> {
-        self.change(request)
+        self.change(request).await
     }
 
     async fn remove_executor(
@@ -80,11 +92,11 @@ impl ShardManagerAdmin for Script {
         request: Request<rpc::RemoveExecutorRequest>,
     ) -> Result<Response<ChangeExecutorResponse>, Status> {
         let rpc::RemoveExecutorRequest { executor_id, asked_by, reason, .. } = request.into_inner();
-        self.change(Request::new(ChangeExecutorRequest { executor_id, asked_by, reason }))
+        self.change(Request::new(ChangeExecutorRequest { executor_id, asked_by, reason })).await
     }
 
     async fn admit_executor(&self, request: Request<ChangeExecutorRequest>) -> Result<Response<ChangeExecutorResponse>, Status> {
-        self.change(request)
+        self.change(request).await
     }
 
     async fn move_shards(&self, _: Request<rpc::MoveShardsRequest>) -> Result<Response<rpc::MoveShardsResponse>, Status> {
@@ -110,10 +122,12 @@ impl ShardManagerAdmin for Script {
         &self,
         _: Request<rpc::ResumeRebalancingRequest>,
     ) -> Result<Response<rpc::ResumeRebalancingResponse>, Status> {
+        self.cut().await;
         Err(Status::unimplemented("not part of this script"))
     }
 
     async fn step_down(&self, request: Request<rpc::StepDownRequest>) -> Result<Response<rpc::StepDownResponse>, Status> {
+        self.cut().await;
         self.refuse()?;
         Ok(Response::new(rpc::StepDownResponse { leader: format!("process 7, told {:?}", request.into_inner().reason) }))
     }
@@ -228,6 +242,20 @@ async fn a_leader_that_comes_a_moment_later_is_found() {
     }
 }
 
+/// Whoever is stopped takes connections, since the kernel does, and says nothing. What is asked of it may take effect when it wakes.
+#[tokio::test]
+async fn a_manager_that_says_nothing_is_asked_for_no_change() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (frozen, next) = (silent.local_addr().unwrap().to_string(), Script::default());
+    let leader = serve(next.clone()).await;
+    let (code, _, stderr) = run(&["drain", "a", "--manager", &frozen, "--manager", &leader]).await;
+    assert_eq!((code, stderr.as_str(), next.asked.lock().unwrap().len()), (Some(0), "", 1));
+    let (code, stdout, stderr) = run(&["drain", "a", "--manager", &frozen]).await;
+    assert_eq!((code, stdout.as_str()), (Some(1), ""));
+    let says = format!("error: no manager answered as leader: http://{frozen}: it said nothing for 3s; is one running there?");
+    assert!(stderr.starts_with(&says), "{stderr}");
+}
+
 /// Takes connections and closes each once something was said on it, so that nobody knows what became of it.
 async fn closes_every_connection() -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -240,13 +268,29 @@ async fn closes_every_connection() -> String {
     address
 }
 
+/// A leader that vanishes the moment it is asked for a change, so that nobody knows what became of it.
+async fn vanishes_when_asked() -> String {
+    let gone = CancellationToken::new();
+    let leader = serve(Script { cuts_changes: Some(gone.clone()), ..Script::default() }).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(gone.run_until_cancelled_owned(async move {
+        while let Ok((mut caller, _)) = listener.accept().await {
+            let mut leader = tokio::net::TcpStream::connect(&leader).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut caller, &mut leader).await;
+        }
+    }));
+    address
+}
+
 /// It may have taken effect: sent on to the next manager, it might come in force after somebody took it back.
 #[tokio::test]
 async fn a_change_whose_outcome_is_unknown_is_asked_of_nobody_else() {
     let next = Script { states: states(&[("active", 5), ("draining", 2), ("drained", 0)]), ..Script::default() };
-    let broken = closes_every_connection().await;
-    let all = format!("{broken},{}", serve(next.clone()).await);
+    let leader = serve(next.clone()).await;
     for command in [&["drain", "a"][..], &["remove", "a"], &["rebalance", "resume"], &["step-down"]] {
+        let broken = vanishes_when_asked().await;
+        let all = format!("{broken},{leader}");
         let (code, stdout, stderr) = run(&[command, &["--manager", &all]].concat()).await;
         assert_eq!((code, stdout.as_str(), stderr.lines().count()), (Some(1), "", 1), "{command:?}: {stderr}");
         assert!(stderr.starts_with(&format!("error: http://{broken} did not say what came of it: ")), "{stderr}");
@@ -254,9 +298,11 @@ async fn a_change_whose_outcome_is_unknown_is_asked_of_nobody_else() {
         assert!(!stderr.contains("transport error"), "the innermost cause is named: {stderr}");
     }
     assert!(next.asked.lock().unwrap().is_empty());
+    let all = format!("{},{leader}", closes_every_connection().await);
     assert_eq!(run(&["status", "--manager", &all]).await.0, Some(0), "a question may be asked of anybody");
 
     // Whoever waits for it goes on waiting, and sees that it came in force after all.
+    let all = format!("{},{leader}", vanishes_when_asked().await);
     let (code, stdout, stderr) = run(&["drain", "a", "--wait", "--timeout", "30s", "--manager", &all]).await;
     assert_eq!((code, stdout.as_str()), (Some(0), "executor a has no shard left\n"), "{stderr}");
     let seen: Vec<&str> = stderr.lines().collect();

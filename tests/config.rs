@@ -187,7 +187,12 @@ fn a_variable_that_is_almost_ours_is_a_warning() {
 /// They stood in the file, were taken for the key, and set nothing.
 #[test]
 fn a_key_whose_name_is_quoted_with_its_dots_is_unknown() {
-    refused("\"grpc.listen\" = '127.0.0.1:1'", &[], &[], &["unknown key \"grpc.listen\"", "nearest known one is grpc.listen"]);
+    refused(
+        "\"grpc.listen\" = '127.0.0.1:1'",
+        &[],
+        &[],
+        &["unknown key \"grpc.listen\"", "nearest known one is grpc.listen, without quotes"],
+    );
     refused("[\"persistence.etcd\"]\nprefix = '/x/'", &[], &[], &["unknown key \"persistence.etcd\""]);
 }
 
@@ -307,6 +312,7 @@ fn a_broken_rule_is_named_with_the_values_and_their_sources() {
     refused("", &[], &[&long], &["persistence.etcd.prefix = ", "at most 1024 bytes"]);
     rule(&["persistence.sqlite.path="], &["persistence.sqlite.path = \"\""]);
     rule(&["log.filter=info,x=loud"], &["log.filter = \"info,x=loud\""]);
+    rule(&["log.filter=inf"], &["log.filter = \"inf\"", "\"inf\" is no level", "inf=debug"]);
     rule(&["number_of_shards=0", "executors.lease_ttl=0s"], &["number_of_shards = 0", "executors.lease_ttl = 0s"]);
 }
 
@@ -318,6 +324,9 @@ fn what_lies_just_inside_the_rules_is_accepted() {
     load("", &[], &["executors.calm_time=24h"]);
     load("", &[], &["persistence.request_timeout=5s", "grpc.listen=127.0.0.1:0", "http.listen=127.0.0.1:0"]);
     load("", &[], &["grpc.listen=127.0.0.2:8081"]);
+    for filter in ["", "WARN", "off", "info,hyper=off", "[executor{id=a}]=debug,warn", "shard_manager::store=trace"] {
+        load("", &[], &[&format!("log.filter={filter}")]);
+    }
     load("rebalance_threshold = 1", &[], &["grpc.listen=[::1]:9092"]);
 }
 

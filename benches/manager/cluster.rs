@@ -186,6 +186,7 @@ impl SessionObserver for Watcher {
     fn observe(&mut self, event: &SessionEvent) -> Result<(), ObserverError> {
         let count = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
         match event.what {
+            Happening::Began => return Ok(()),
             Happening::Joined { .. } => count(&self.seen.joined),
             Happening::Leased { until } => {
                 if self.until.replace(until).is_some_and(|until| until < event.at) {

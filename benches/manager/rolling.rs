@@ -177,7 +177,7 @@ fn gaps(journals: &[PathBuf]) -> Vec<f64> {
         match line.entry {
             Entry::Stop { shard, .. } | Entry::Fenced { shard, .. } => drop(stopped.insert(shard, line.at_ns)),
             Entry::Start { shard, .. } => gaps.extend(stopped.remove(&shard).map(|at| (line.at_ns - at) as f64 / 1e6)),
-            Entry::Lease { .. } => {}
+            Entry::Begin | Entry::Lease { .. } => {}
         }
     }
     gaps

@@ -7,14 +7,15 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::cluster::{Process, eventually, table};
+use crate::guarantees;
 use crate::support::etcd::Etcd;
 use crate::support::free_address;
 use crate::support::postgres::Postgres;
 
 pub const SHARDS: u32 = 1024;
-pub const TTL: Duration = Duration::from_secs(2);
+pub const TTL: Duration = Duration::from_millis(guarantees::TTL as u64);
 /// How long a leader on one host may stand still.
-pub const GRACE: Duration = Duration::from_secs(1);
+pub const GRACE: Duration = Duration::from_millis(guarantees::GRACE as u64);
 /// How long a successor has waited when its leader goes, at the least.
 pub const QUEUED: Duration = Duration::from_secs(1);
 /// What every key of the measured cluster begins with.

@@ -95,6 +95,14 @@ impl fmt::Debug for Settings {
     }
 }
 
+/// Whether a URL can be read. It connects to nothing, and reads no file.
+///
+/// # Errors
+/// Where it is no URL, or says something unknown.
+pub fn check_url(url: &Secret) -> Result<(), Invalid> {
+    parse(url).map(drop)
+}
+
 fn parse(url: &Secret) -> Result<PgConnectOptions, Invalid> {
     let refused = |reason: String| Invalid::Url { url: url.clone(), reason };
     let text = url.reveal();

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::output::{self, Format};
 use super::{Error, SourceArguments};
+use crate::backend::postgres;
 use crate::config::Provenance;
 
 /// See the module.
@@ -26,7 +27,10 @@ pub(super) enum Command {
 pub(super) fn run(command: Command) -> Result<ExitCode, Error> {
     match command {
         Command::Check(sources) => {
-            let (_, _, warnings) = sources.load()?;
+            let (config, _, warnings) = sources.load()?;
+            if let Some(url) = &config.persistence.postgres.url {
+                postgres::check_url(url)?;
+            }
             for warning in warnings {
                 output::say(&format!("warning: {warning}"));
             }

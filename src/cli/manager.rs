@@ -13,6 +13,8 @@ use crate::rpc::{self, MAX_MESSAGE_BYTES, reason};
 
 /// How long reaching one manager may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a manager may take to say that it leads.
+const PRESENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long one answer may take; a table of the most shards included.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For how long a leader is looked for where there may well be one soon, and how long between two rounds.
@@ -183,6 +185,11 @@ impl Managers {
                         continue;
                     }
                 };
+                if let Err(status) = presence(&channel).await {
+                    anybody |= rpc::reason_of(&status).is_some();
+                    attempts.push((address.clone(), outcome(&status)));
+                    continue;
+                }
                 match call(channel).await {
                     Ok(answer) => return Ok(answer.into_inner()),
                     Err(status) if is_final(&status) => {
@@ -209,6 +216,17 @@ impl Managers {
 
 async fn connect(address: &Address) -> Result<Channel, tonic::transport::Error> {
     Endpoint::from_shared(address.0.clone())?.connect_timeout(CONNECT_TIMEOUT).timeout(ANSWER_TIMEOUT).connect().await
+}
+
+/// Whether somebody leads there, asked before anything that matters: a process that is stopped takes calls and says nothing, and whoever
+/// asked it for a change could not know what comes of it. One that speaks for the leader without saying yes may say so of what matters.
+async fn presence(channel: &Channel) -> Result<(), Status> {
+    let answer = tokio::time::timeout(PRESENCE_TIMEOUT, admin(channel.clone()).get_status(rpc::GetStatusRequest {})).await;
+    match answer {
+        Ok(Err(status)) if !speaks_for_the_leader(&status) => Err(status),
+        Ok(_) => Ok(()),
+        Err(_) => Err(Status::deadline_exceeded(format!("it said nothing for {}s", PRESENCE_TIMEOUT.as_secs()))),
+    }
 }
 
 /// A client of the admin service, for messages of any size that a manager sends.
@@ -250,7 +268,9 @@ fn outcome(status: &Status) -> String {
     match (rpc::reason_of(status), status.code()) {
         (Some(reason), _) => format!("{} ({reason})", status.message()),
         (None, Code::Unavailable) => innermost(),
-        (None, Code::Cancelled | Code::DeadlineExceeded) => format!("no answer within {}s", ANSWER_TIMEOUT.as_secs()),
+        // Our own, and the server's where it gave up first.
+        (None, Code::DeadlineExceeded) => status.message().to_owned(),
+        (None, Code::Cancelled) => format!("no answer within {}s", ANSWER_TIMEOUT.as_secs()),
         (None, Code::Unknown | Code::Internal) => format!("{} ({:?})", innermost(), status.code()),
         (None, code) => format!("{} ({code:?})", status.message()),
     }

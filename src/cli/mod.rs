@@ -126,6 +126,9 @@ enum Error {
     /// The configuration is refused.
     #[error(transparent)]
     Config(#[from] crate::config::Error),
+    /// The store cannot be reached as the configuration says.
+    #[error(transparent)]
+    Store(#[from] crate::backend::settings::Invalid),
     /// No manager did what was asked.
     #[error(transparent)]
     Manager(#[from] manager::Error),
@@ -158,7 +161,7 @@ enum Error {
 impl Error {
     fn exit_code(&self) -> ExitCode {
         match self {
-            Error::Config(_) => ExitCode::from(2),
+            Error::Config(_) | Error::Store(_) => ExitCode::from(2),
             Error::Interrupted(_) | Error::Manager(manager::Error::Interrupted) => ExitCode::from(130),
             _ => ExitCode::FAILURE,
         }

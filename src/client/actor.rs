@@ -72,6 +72,8 @@ pub struct Actor<H> {
     /// The command that waits for shards to stop; only the newest does.
     waiting: Option<Waiting>,
     mishaps: Mishaps,
+    /// The incarnation that was last seen to begin.
+    begun: Option<Incarnation>,
     /// The incarnation that was last seen to join.
     joined: Option<Incarnation>,
     leave_by: Option<BootInstant>,
@@ -116,6 +118,7 @@ impl<H: ShardHost> Actor<H> {
             call: None,
             waiting: None,
             mishaps: Mishaps::default(),
+            begun: None,
             joined: None,
             leave_by: None,
             held_at_stop: 0,
@@ -152,7 +155,7 @@ impl<H: ShardHost> Actor<H> {
             self.catch_up().await?;
             let now = clock::now();
             self.answer_command(now);
-            self.begin_call(now);
+            self.begin_call(now)?;
             match self.ledger.end() {
                 None => {}
                 Some(End::Stopped) => {
@@ -436,22 +439,26 @@ impl<H: ShardHost> Actor<H> {
         self.pace.reset(now);
     }
 
-    fn begin_call(&mut self, now: BootInstant) {
+    fn begin_call(&mut self, now: BootInstant) -> Result<(), Error> {
         if self.call.is_some() {
-            return;
+            return Ok(());
         }
         if self.ledger.has_news() {
             self.pace.hurry(now);
         }
         if now < self.pace.due() {
-            return;
+            return Ok(());
         }
-        let Some(attempt) = self.ledger.compose(now) else { return };
+        let Some(attempt) = self.ledger.compose(now) else { return Ok(()) };
+        if attempt.kind == Kind::Register && self.begun.replace(attempt.incarnation) != Some(attempt.incarnation) {
+            self.observe(Happening::Began)?;
+        }
         if self.ledger.is_ending() {
             self.farewell_by.get_or_insert(now.after(FAREWELL));
         }
         let (kind, client, timeout) = (attempt.kind, self.managers.client(), self.pace.attempt_timeout());
         self.call = Some((kind, self.caller.begin(client, attempt, timeout)));
+        Ok(())
     }
 
     /// An attempt came to nothing: the next one is due here or at the next address, sooner or later.

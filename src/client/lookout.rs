@@ -40,10 +40,10 @@ impl fmt::Display for Lease {
 }
 
 impl Lookout {
-    /// A call that was sent at `sent` came to nothing. How long it has been, where that is to be said now: when there is not
+    /// A call came to nothing; the manager that it went to was last there at `since`, or called then. How long it has been, where that is to be said now: when there is not
     /// `another_address` to try at once, and from then on every half minute.
-    pub fn failed(&mut self, now: BootInstant, sent: BootInstant, another_address: bool) -> Option<Duration> {
-        let away = self.away.get_or_insert(Away { since: sent, told: None });
+    pub fn failed(&mut self, now: BootInstant, since: BootInstant, another_address: bool) -> Option<Duration> {
+        let away = self.away.get_or_insert(Away { since, told: None });
         let is_due = away.told.map_or(!another_address, |told| now.since(told) >= AGAIN);
         is_due.then(|| {
             away.told = Some(now);

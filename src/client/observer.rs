@@ -5,7 +5,8 @@ use crate::types::{BootInstant, ClusterId, Epoch, ExecutorId, Incarnation, Shard
 /// Watches a session, in step with it.
 ///
 /// Called by the session's own task, one event after the other, so it must be quick and must not block for long: renewals wait for
-/// it. Events come in the order in which they are true: `Started` before work on the shard begins, `Stopped` and `Fenced` after it
+/// it. Events come in the order in which they are true: `Began` before
+/// the manager is called, `Started` before work on the shard begins, `Stopped` and `Fenced` after it
 /// ended and before the manager is told.
 pub trait SessionObserver: Send + 'static {
     /// Takes note of an event. An error ends the session: every shard is fenced, and the session's end carries the error.
@@ -31,6 +32,9 @@ pub struct SessionEvent {
 /// See [`SessionEvent::what`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happening {
+    /// This incarnation begins: no manager has heard of it yet, and no shard of an earlier incarnation is worked on any more by this
+    /// process.
+    Began,
     /// The first lease of this incarnation was granted; `Leased` follows.
     Joined {
         /// By this cluster.

@@ -92,6 +92,7 @@ impl Router {
             pace: Pace::eager(clock::now()),
             lookout: Lookout::default(),
             round: None,
+            heard: clock::now(),
         };
         let keeper = AbortOnDropHandle::new(tokio::spawn(keeper.run()));
         Ok(Router { shared, _keeper: Arc::new(keeper) })
@@ -197,6 +198,8 @@ struct Keeper {
     lookout: Lookout,
     /// When the first address was asked since one answered last, or since all had failed.
     round: Option<BootInstant>,
+    /// When the manager at hand said something last, if only that it ends the watch; when it was asked, before that.
+    heard: BootInstant,
 }
 
 /// Why a watch came to its end.
@@ -228,9 +231,10 @@ impl Keeper {
             clock::sleep_until(self.pace.due()).await;
             let asked = clock::now();
             self.round.get_or_insert(asked);
+            self.heard = asked;
             match self.watch(asked).await {
                 End::AskAgain => self.pace.reset(asked.after(REFRESH_PAUSE)),
-                end => self.failed(asked, &end),
+                end => self.failed(&end),
             }
         }
     }
@@ -246,14 +250,14 @@ impl Keeper {
             Err(_) => return Status::deadline_exceeded(format!("no answer within {LONGEST_ATTEMPT:?}")).into(),
         };
         let mut first = Some(asked);
-        // Only what is heard moves this: doubts come as often as callers are refused.
-        let mut heard = clock::now();
+        self.heard = clock::now();
         loop {
             let doubted = self.shared.doubted.notified();
             let message = tokio::select! {
                 biased;
                 message = changes.message() => message,
-                () = clock::sleep_until(heard.after(SILENCE)) => {
+                // Only what is heard puts this off: doubts come as often as callers are refused.
+                () = clock::sleep_until(self.heard.after(SILENCE)) => {
                     return Status::deadline_exceeded(format!("nothing said for {SILENCE:?}")).into();
                 }
                 () = doubted, if first.is_none() => {
@@ -263,12 +267,12 @@ impl Keeper {
                     continue;
                 }
             };
+            self.heard = clock::now();
             let message = match message {
                 Ok(Some(message)) => message,
                 Ok(None) => return End::Closed,
                 Err(status) => return status.into(),
             };
-            heard = clock::now();
             // Large tables take their time, so the lock is taken only to put the new one in the old one's place. Nobody but this task
             // does that, and it frees the old one after the lock.
             let before = self.shared.cache.borrow().table().cloned();
@@ -277,11 +281,11 @@ impl Keeper {
                 Err(refused) => return refused.into(),
             };
             let mut taken = Ok(());
-            self.shared.cache.send_modify(|cache| taken = cache.accept(heard, first.take(), next.as_ref()));
+            self.shared.cache.send_modify(|cache| taken = cache.accept(self.heard, first.take(), next.as_ref()));
             if let Err(refused) = taken {
                 return refused.into();
             }
-            self.worked(heard);
+            self.worked(self.heard);
         }
     }
 
@@ -302,7 +306,7 @@ impl Keeper {
         }
     }
 
-    fn failed(&mut self, asked: BootInstant, end: &End) {
+    fn failed(&mut self, end: &End) {
         let now = clock::now();
         let urls = self.managers.urls();
         let is_broken = matches!(end, End::Failed(status) if reason_of(status).is_none());
@@ -311,7 +315,7 @@ impl Keeper {
         if !another_address && let Some(round) = self.round.take() {
             self.shared.cache.send_modify(|cache| cache.settle(round));
         }
-        if let Some(away) = self.lookout.failed(now, asked, another_address) {
+        if let Some(away) = self.lookout.failed(now, self.heard, another_address) {
             let table = match self.shared.cache.borrow().age(now) {
                 Some(age) => format!("the table at hand is {age:.1?} old and stays in use"),
                 None => "there is no table yet".to_owned(),

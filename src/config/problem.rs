@@ -45,7 +45,7 @@ pub enum Problem {
         argument: String,
     },
     /// A key that does not exist.
-    #[error("unknown key {key} in {origin}{}", suggestion(nearest.as_deref()))]
+    #[error("unknown key {key} in {origin}{}", suggestion(key, nearest.as_deref()))]
     UnknownKey {
         /// As it was written.
         key: String,
@@ -80,8 +80,11 @@ pub enum Problem {
     Internal(String),
 }
 
-fn suggestion(nearest: Option<&str>) -> String {
+fn suggestion(key: &str, nearest: Option<&str>) -> String {
     match nearest {
+        Some(nearest) if key.contains('"') => {
+            format!("; the nearest known one is {nearest}, without quotes: a dot within them parts no sections")
+        }
         Some(nearest) => format!("; the nearest known one is {nearest}"),
         None => "; `shard-manager config show` lists those that are known".to_owned(),
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use humantime_serde::re::humantime::format_duration;
 use tonic::transport::Uri;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use super::keys::{SCHEMA, is_schema};
 use super::problem::Broken;
@@ -105,10 +106,22 @@ pub(super) fn broken(config: &Config) -> Vec<Broken> {
 
     store(&mut checks, persistence);
 
-    if let Err(reason) = EnvFilter::builder().parse(&log.filter) {
+    if let Err(reason) = filter(&log.filter) {
         checks.value("log.filter", format!("{:?}", log.filter), false, &format!("a level or directives ({reason})"));
     }
     checks.broken
+}
+
+/// The parser takes a lone word that is no level for the name of a part of the program, of which everything is logged, and nothing of the rest.
+fn filter(text: &str) -> Result<(), String> {
+    EnvFilter::builder().parse(text).map_err(|error| error.to_string())?;
+    let is_word = |directive: &&str| !directive.is_empty() && !directive.contains(['=', '[']);
+    match text.split(',').filter(is_word).find(|word| word.parse::<LevelFilter>().is_err()) {
+        Some(word) => Err(format!(
+            "{word:?} is no level, which is one of off, error, warn, info, debug, trace; of a target it is {word}=debug"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Of the stores. What a store that is not chosen lacks is no problem.

@@ -9,11 +9,10 @@ use shard_manager::rpc::shard_executor_client::ShardExecutorClient;
 use shard_manager::rpc::shard_manager_server::{ShardManager, ShardManagerServer};
 use shard_manager::rpc::{self, refusal};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::codegen::tokio_stream::adapters::Chain;
-use tonic::codegen::tokio_stream::{self, Once, Pending, StreamExt};
+use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
@@ -32,6 +31,8 @@ struct State {
     renewals: Vec<rpc::RenewLeaseRequest>,
     deregisters: Vec<rpc::DeregisterRequest>,
     watches: usize,
+    /// One for each watch that goes on.
+    watchers: Vec<mpsc::Sender<Told>>,
 }
 
 /// See the module. Always of term 5.
@@ -109,6 +110,7 @@ impl Manager {
             renewals: vec![],
             deregisters: vec![],
             watches: 0,
+            watchers: vec![],
         };
         let state = Arc::new(Mutex::new(state));
         let shutdown = CancellationToken::new();
@@ -138,6 +140,11 @@ impl Manager {
     /// Answers no registration until it is told to again.
     pub fn answer_registrations(&self, answers: bool) {
         self.state.lock().unwrap().is_silent.send_replace(!answers);
+    }
+
+    /// Ends the watches that go on.
+    pub fn end_watches(&self) {
+        self.state.lock().unwrap().watchers.clear();
     }
 
     /// How often its table was asked for. Each time it tells it, and nothing more.
@@ -218,13 +225,12 @@ impl ShardManager for Service {
         Err(Status::unimplemented("not scripted"))
     }
 
-    type WatchRoutingTableStream = Chain<Once<Told>, Pending<Told>>;
+    type WatchRoutingTableStream = ReceiverStream<Told>;
 
     async fn watch_routing_table(
         &self,
         _request: Request<rpc::WatchRoutingTableRequest>,
     ) -> Result<Response<Self::WatchRoutingTableStream>, Status> {
-        self.0.lock().unwrap().watches += 1;
         let full = rpc::RoutingTable {
             cluster_id: CLUSTER.to_owned(),
             version: Some(rpc::Version { term: 5, revision: 7 }),
@@ -235,7 +241,11 @@ impl ShardManager for Service {
             releasing: vec![],
         };
         let change = Some(rpc::watch_routing_table_response::Change::Full(full));
-        let told = tokio_stream::once(Ok(rpc::WatchRoutingTableResponse { change }));
-        Ok(Response::new(told.chain(tokio_stream::pending())))
+        let (watcher, told) = mpsc::channel(1);
+        watcher.try_send(Ok(rpc::WatchRoutingTableResponse { change })).unwrap();
+        let mut state = self.0.lock().unwrap();
+        state.watches += 1;
+        state.watchers.push(watcher);
+        Ok(Response::new(ReceiverStream::new(told)))
     }
 }

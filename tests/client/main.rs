@@ -445,9 +445,9 @@ async fn an_observer_that_cannot_write_ends_the_session_before_the_work_it_could
     assert!(matches!(end, Err(Error::Observer(_))), "{end:?}");
     assert!(!host.has(&["start 2@9"]) && !host.has(&["start 3@9"]), "{:?}", host.log());
     let kinds: Vec<String> = seen.lock().unwrap().iter().map(|happening| format!("{happening:?}")).collect();
-    assert!(kinds[0].starts_with("Joined") && kinds[1].starts_with("Leased") && kinds[2].starts_with("Started"), "{kinds:?}");
-    assert!(kinds[3].starts_with("Fenced"), "{kinds:?}");
-    let joined = &seen.lock().unwrap()[0];
+    let expected = ["Began", "Joined", "Leased", "Started", "Fenced"];
+    assert!(kinds.iter().zip(expected).all(|(kind, expected)| kind.starts_with(expected)), "{kinds:?}");
+    let joined = &seen.lock().unwrap()[1];
     assert!(matches!(joined, Happening::Joined { version, .. } if version.term.0 == 5), "by a manager of term 5: {joined:?}");
 }
 

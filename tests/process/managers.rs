@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shard_manager::cli::journal::Entry;
+use shard_manager::cli::journal::{Entry, Line};
 
 use crate::harness::{Cluster, Executor, PATIENCE, boot_ns, poll_until, window};
 
@@ -12,7 +12,7 @@ const L: Duration = Duration::from_secs(2);
 async fn fenced(executor: &Executor) {
     let what = format!("{} fences itself", executor.id);
     poll_until(&what, PATIENCE, async || executor.holds().is_empty().then_some(())).await;
-    let last = executor.lines().into_iter().rfind(|line| !matches!(line.entry, Entry::Lease { .. })).unwrap();
+    let last = executor.lines().into_iter().rfind(Line::is_about_a_shard).unwrap();
     assert!(matches!(last.entry, Entry::Fenced { .. }), "{last:?}");
 }
 

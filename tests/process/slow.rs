@@ -17,7 +17,7 @@ const SLACK: Duration = Duration::from_secs(1);
 fn of_shard(executor: &Executor, since: u64, shard: u32) -> Vec<Line> {
     let named = |line: &Line| match line.entry {
         Entry::Start { shard: it, .. } | Entry::Stop { shard: it, .. } | Entry::Fenced { shard: it, .. } => it == shard,
-        Entry::Lease { .. } => false,
+        Entry::Begin | Entry::Lease { .. } => false,
     };
     executor.changes_since(since).into_iter().filter(named).collect()
 }

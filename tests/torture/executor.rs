@@ -101,6 +101,7 @@ impl SessionObserver for Journal {
                 note("joined", json!({"cluster_id": cluster_id.to_string()}));
                 note("registered", json!({"term": version.term.0, "revision": version.revision.0}));
             }
+            Happening::Began => {}
             Happening::Leased { until } => note("lease", json!({"until_ns": nanoseconds(until)})),
             Happening::Started(id, epoch) => note("start", shard((id, epoch))),
             Happening::Stopped(id, epoch) => note("stop", shard((id, epoch))),

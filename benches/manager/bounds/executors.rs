@@ -28,6 +28,10 @@ pub async fn restart_elsewhere(sets: &[String]) -> Duration {
     trial.log.longest_gap(killed)
 }
 
+pub async fn restart_elsewhere_exclusive() -> Duration {
+    restart_elsewhere(&["executors.exclusive_ids=true".to_owned()]).await
+}
+
 pub async fn over_and_over() -> Duration {
     let mut trial = two(&[]).await;
     for _ in 0..3 {

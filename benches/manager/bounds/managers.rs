@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::guarantees::{GRACE, RESTART_LEASE, TTL};
+use super::Given;
+use crate::guarantees::{GRACE, LEASE, LONGER_LEASE, RESTART_LEASE, TTL};
 use crate::trial::{Trial, Work};
 
 const IDS: [&str; 3] = ["a", "b", "c"];
@@ -43,14 +44,22 @@ pub async fn died_meanwhile(sets: &[String], then: &[String]) -> Duration {
     trial.log.last_start(opened)
 }
 
-/// Where the state of that run is in PostgreSQL.
-pub fn on_postgres(url: &str, run: usize) -> [String; 4] {
-    [
+/// The same with the state in PostgreSQL, in a schema of its own.
+pub async fn died_meanwhile_on_postgres(given: &Given) -> Duration {
+    let sets = [
         "persistence.type=postgres".to_owned(),
-        format!("persistence.postgres.url={url}"),
-        format!("persistence.postgres.schema=run_{run}"),
+        format!("persistence.postgres.url={}", given.url),
+        format!("persistence.postgres.schema=run_{}", given.run),
         format!("leadership.lease_ttl={}s", TTL / 1000.0),
-    ]
+    ];
+    died_meanwhile(&sets, &[]).await
+}
+
+/// Leases of an earlier manager count for as long as that gave them.
+pub async fn died_before_a_shorter_lease() -> Duration {
+    // What comes last counts.
+    let lease = |ms: f64| [format!("executors.lease_ttl={ms}ms")];
+    died_meanwhile(&lease(LONGER_LEASE), &lease(LEASE)).await
 }
 
 pub async fn died_beside_a_hung_leader() -> Duration {

@@ -6,7 +6,7 @@
 //! A process that was killed leaves no line about that, but its successor does: each process writes to a file of its own, and one that is
 //! started again after it may go on with the same file. So the first line of an executor's next incarnation in a file says that every
 //! earlier incarnation of that executor in that file holds nothing any more: the process is gone, or has stopped everything before it
-//! registered anew. An incarnation that writes to the file once more disproves that: then two processes share the file, and nothing is
+//! registered anew. Our own executors write that line before the manager hears of the incarnation. An incarnation that writes to the file once more disproves that: then two processes share the file, and nothing is
 //! concluded for it. Across files nothing is concluded: there a new process says nothing about an old one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -104,7 +104,7 @@ pub enum Violation {
         /// The one that began before that ended.
         second: Interval,
     },
-    /// A shard went to another incarnation at an epoch that is not above all before (P4).
+    /// A shard went to another incarnation at an epoch that is not above all before, or to the first at 0 (P4).
     EpochDidNotGrow {
         /// Which shard.
         shard: u32,
@@ -128,6 +128,19 @@ pub enum Violation {
     StartedTwice {
         /// Which shard.
         shard: u32,
+        /// Who.
+        executor: String,
+        /// Which process.
+        incarnation: u64,
+        /// When, in nanoseconds of CLOCK_BOOTTIME.
+        at_ns: u64,
+    },
+    /// Work on a shard ended that had not begun, or had begun at another epoch: a line is missing.
+    EndsNothing {
+        /// Which shard.
+        shard: u32,
+        /// At this epoch.
+        epoch: u64,
         /// Who.
         executor: String,
         /// Which process.
@@ -171,6 +184,18 @@ pub struct Report {
     pub shards: BTreeMap<u32, ShardSummary>,
     /// How many incarnations took part.
     pub incarnations: usize,
+    /// Work that ended after its lease. That breaks no promise: a process that is stopped cannot end anything, and its storage refuses
+    /// what it does when it wakes.
+    pub late: Late,
+}
+
+/// Work on shards that ended after the last lease under which it was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Late {
+    /// How often.
+    pub times: u64,
+    /// By how much at most, in nanoseconds.
+    pub longest_ns: u64,
 }
 
 impl Report {
@@ -192,7 +217,7 @@ impl Report {
 
 /// Checks everything. The order of the journals does not matter.
 pub fn check(journals: &[Journal], rules: Rules) -> Report {
-    let (intervals, mut violations) = reconstruct(journals);
+    let Ownership { intervals, mut violations, late } = Ownership::read(journals);
     let lines = || journals.iter().flatten();
     let last_ns = lines().map(|line| line.at_ns).max().unwrap_or(0);
     let mut shards = BTreeMap::new();
@@ -217,7 +242,7 @@ pub fn check(journals: &[Journal], rules: Rules) -> Report {
     let all = 0..rules.number_of_shards.unwrap_or(0);
     violations.extend(all.filter(|shard| !intervals.contains_key(shard)).map(|shard| Violation::NeverOwned { shard }));
     let incarnations: BTreeSet<ProcessId<'_>> = lines().map(process_of).collect();
-    Report { violations, shards, incarnations: incarnations.len() }
+    Report { violations, shards, incarnations: incarnations.len(), late }
 }
 
 /// Which process: the incarnation alone does not tell, where executors do not draw theirs as they should.
@@ -281,43 +306,74 @@ fn processes(journals: &[Journal]) -> BTreeMap<ProcessId<'_>, Process> {
     processes
 }
 
-fn reconstruct(journals: &[Journal]) -> (BTreeMap<u32, Vec<Interval>>, Vec<Violation>) {
-    let mut processes = processes(journals);
-    let mut intervals: BTreeMap<u32, Vec<Interval>> = BTreeMap::new();
-    let mut violations = Vec::new();
-    for line in journals.iter().flatten() {
-        let Some(process) = processes.get_mut(&process_of(line)) else { continue };
+/// Who owned what when, as journals have it, and what is wrong with them already.
+#[derive(Default)]
+struct Ownership {
+    /// By shard, in the order of their beginnings.
+    intervals: BTreeMap<u32, Vec<Interval>>,
+    violations: Vec<Violation>,
+    late: Late,
+}
+
+impl Ownership {
+    fn read(journals: &[Journal]) -> Ownership {
+        let mut processes = processes(journals);
+        let mut found = Ownership::default();
+        for line in journals.iter().flatten() {
+            let Some(process) = processes.get_mut(&process_of(line)) else { continue };
+            found.take_in(line, process);
+        }
+        // A process that was killed, or still runs, owns its shards until its last lease ends, or its successor shows that it is gone.
+        for (&(executor, incarnation), process) in &processes {
+            for (&shard, &(epoch, from_ns)) in &process.open {
+                let until_ns =
+                    process.lease_end(from_ns).unwrap_or(from_ns).min(process.gone_ns.unwrap_or(u64::MAX)).max(from_ns);
+                found.add(shard, Interval { executor: executor.to_owned(), incarnation, epoch, from_ns, until_ns });
+            }
+        }
+        for intervals in found.intervals.values_mut() {
+            intervals.sort_by_key(|interval| (interval.from_ns, interval.until_ns));
+        }
+        found
+    }
+
+    fn take_in(&mut self, line: &Line, process: &mut Process) {
         let (executor, incarnation, at_ns) = (line.executor.clone(), line.incarnation, line.at_ns);
         match line.entry {
-            Entry::Lease { .. } => {}
+            Entry::Begin | Entry::Lease { .. } => {}
             Entry::Start { shard, epoch } => {
                 if process.lease_end(at_ns).is_none() {
-                    violations.push(Violation::NoLease { shard, executor: executor.clone(), incarnation, at_ns });
+                    self.violations.push(Violation::NoLease { shard, executor: executor.clone(), incarnation, at_ns });
                 }
                 if process.open.insert(shard, (epoch, at_ns)).is_some() {
-                    violations.push(Violation::StartedTwice { shard, executor, incarnation, at_ns });
+                    self.violations.push(Violation::StartedTwice { shard, executor, incarnation, at_ns });
                 }
             }
-            Entry::Stop { shard, .. } | Entry::Fenced { shard, .. } => {
-                if let Some((epoch, from_ns)) = process.open.remove(&shard) {
-                    let until_ns = process.lease_end(from_ns).map_or(from_ns, |end| end.min(at_ns));
-                    intervals.entry(shard).or_default().push(Interval { executor, incarnation, epoch, from_ns, until_ns });
+            Entry::Stop { shard, epoch } | Entry::Fenced { shard, epoch } => {
+                let begun = process.open.remove(&shard);
+                if begun.is_none_or(|(begun, _)| begun != epoch) {
+                    let executor = executor.clone();
+                    self.violations.push(Violation::EndsNothing { shard, epoch, executor, incarnation, at_ns });
+                }
+                if let Some((epoch, from_ns)) = begun {
+                    let lease_end = process.lease_end(from_ns).unwrap_or(from_ns);
+                    self.late.count(at_ns.saturating_sub(lease_end));
+                    self.add(shard, Interval { executor, incarnation, epoch, from_ns, until_ns: lease_end.min(at_ns) });
                 }
             }
         }
     }
-    // A process that was killed, or still runs, owns its shards until its last lease ends, or its successor shows that it is gone.
-    for (&(executor, incarnation), process) in &processes {
-        for (&shard, &(epoch, from_ns)) in &process.open {
-            let until_ns = process.lease_end(from_ns).unwrap_or(from_ns).min(process.gone_ns.unwrap_or(u64::MAX)).max(from_ns);
-            let executor = executor.to_owned();
-            intervals.entry(shard).or_default().push(Interval { executor, incarnation, epoch, from_ns, until_ns });
-        }
+
+    fn add(&mut self, shard: u32, interval: Interval) {
+        self.intervals.entry(shard).or_default().push(interval);
     }
-    for intervals in intervals.values_mut() {
-        intervals.sort_by_key(|interval| (interval.from_ns, interval.until_ns));
+}
+
+impl Late {
+    fn count(&mut self, by_ns: u64) {
+        self.times += u64::from(by_ns > 0);
+        self.longest_ns = self.longest_ns.max(by_ns);
     }
-    (intervals, violations)
 }
 
 fn overlaps(shard: u32, intervals: &[Interval]) -> Vec<Violation> {
@@ -339,16 +395,15 @@ fn overlaps(shard: u32, intervals: &[Interval]) -> Vec<Violation> {
 
 fn stuck_epochs(shard: u32, intervals: &[Interval]) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut highest: Option<&Interval> = None;
+    let mut before: Option<&Interval> = None;
     for interval in intervals {
-        if let Some(before) = highest {
-            let is_same = before.is_of_the_same_process_as(interval);
-            if interval.epoch < before.epoch || (interval.epoch == before.epoch && !is_same) {
-                found.push(Violation::EpochDidNotGrow { shard, highest: before.epoch, interval: interval.clone() });
-                continue;
-            }
+        let highest = before.map_or(0, |before| before.epoch);
+        let is_same = before.is_some_and(|before| before.is_of_the_same_process_as(interval));
+        if interval.epoch < highest || (interval.epoch == highest && !is_same) {
+            found.push(Violation::EpochDidNotGrow { shard, highest, interval: interval.clone() });
+        } else {
+            before = Some(interval);
         }
-        highest = Some(interval);
     }
     found
 }
@@ -381,6 +436,10 @@ impl fmt::Display for Report {
             self.longest_unowned().as_secs_f64(),
             self.total_unowned().as_secs_f64(),
         )?;
+        if self.late.times > 0 {
+            let longest = Duration::from_nanos(self.late.longest_ns);
+            writeln!(f, "note: work ended after its lease {} times, by {longest:.1?} at most", self.late.times)?;
+        }
         for violation in self.violations.iter().take(SHOWN) {
             writeln!(f, "VIOLATION {violation}")?;
         }
@@ -414,6 +473,10 @@ impl fmt::Display for Violation {
             }
             Violation::StartedTwice { shard, executor, incarnation, at_ns } => {
                 write!(f, "shard {shard}: started again before it ended by {executor} (incarnation {incarnation}) at {at_ns}")
+            }
+            Violation::EndsNothing { shard, epoch, executor, incarnation, at_ns } => {
+                let who = format!("{executor} (incarnation {incarnation})");
+                write!(f, "shard {shard}: ended at epoch {epoch}, at which it had not begun, by {who} at {at_ns}")
             }
             Violation::Unowned { shard, from_ns, until_ns } => {
                 let length = Duration::from_nanos(until_ns - from_ns);

@@ -2,6 +2,7 @@
 //!
 //! A journal is a file of JSON lines, appended, each written whole by one system call before the session goes on:
 //!
+//! - `{"at_ns","event":"begin","executor","incarnation"}` once for each incarnation, before the manager hears of it;
 //! - `{"at_ns","event","executor","incarnation","shard","epoch"}` with event `start` (before work on a shard begins), `stop` or `fenced`
 //!   (after it ended, before anybody is told);
 //! - `{"at_ns","event":"lease","executor","incarnation","until_ns"}` for each lease granted or renewed.
@@ -43,6 +44,8 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Entry {
+    /// This incarnation is about to register for the first time, and works on nothing.
+    Begin,
     /// Work on a shard is about to begin.
     Start {
         /// Which.
@@ -88,6 +91,7 @@ impl Line {
                 let (shard, epoch) = numbers((shard, epoch));
                 Entry::Fenced { shard, epoch }
             }
+            Happening::Began => Entry::Begin,
             Happening::Leased { until } => Entry::Lease { until_ns: nanoseconds(until) },
             Happening::Joined { .. } | Happening::Superseded => return None,
         };
@@ -97,7 +101,7 @@ impl Line {
 
     /// Whether it says something about a shard: leases alone prove nothing.
     pub fn is_about_a_shard(&self) -> bool {
-        !matches!(self.entry, Entry::Lease { .. })
+        !matches!(self.entry, Entry::Begin | Entry::Lease { .. })
     }
 }
 
@@ -227,11 +231,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
         let mut writer = Writer::open(&path).unwrap();
+        writer.observe(&event(0, Happening::Began)).unwrap();
         writer.observe(&event(1, Happening::Leased { until: BootInstant(Duration::from_nanos(90)) })).unwrap();
         writer.observe(&event(2, Happening::Started(ShardId(3), Epoch(4)))).unwrap();
         writer.observe(&event(5, Happening::Superseded)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let expected = [
+            r#"{"at_ns":0,"event":"begin","executor":"e","incarnation":18446744073709551615}"#,
             r#"{"at_ns":1,"event":"lease","until_ns":90,"executor":"e","incarnation":18446744073709551615}"#,
             r#"{"at_ns":2,"event":"start","shard":3,"epoch":4,"executor":"e","incarnation":18446744073709551615}"#,
         ];
@@ -242,7 +248,7 @@ mod tests {
         let mut writer = Writer::open(&path).unwrap();
         writer.observe(&event(6, Happening::Stopped(ShardId(3), Epoch(4)))).unwrap();
         let entries: Vec<Entry> = check::read(&[path]).unwrap().concat().into_iter().map(|line| line.entry).collect();
-        assert_eq!(entries, [Entry::Lease { until_ns: 90 }, Entry::Stop { shard: 3, epoch: 4 }]);
+        assert_eq!(entries, [Entry::Begin, Entry::Lease { until_ns: 90 }, Entry::Stop { shard: 3, epoch: 4 }]);
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Executor {
 
     /// Starts, stops and fences after an instant, in order.
     pub fn changes_since(&self, at_ns: u64) -> Vec<Line> {
-        let is_change = |line: &Line| line.at_ns > at_ns && !matches!(line.entry, Entry::Lease { .. });
+        let is_change = |line: &Line| line.at_ns > at_ns && line.is_about_a_shard();
         self.lines().into_iter().filter(is_change).collect()
     }
 
@@ -65,7 +65,7 @@ impl Executor {
             match line.entry {
                 Entry::Start { shard, epoch } => drop(holds.insert(shard, epoch)),
                 Entry::Stop { shard, .. } | Entry::Fenced { shard, .. } => drop(holds.remove(&shard)),
-                Entry::Lease { .. } => {}
+                Entry::Begin | Entry::Lease { .. } => {}
             }
         }
         holds

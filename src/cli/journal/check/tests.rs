@@ -119,10 +119,15 @@ fn a_process_that_goes_on_with_the_file_of_one_that_was_killed_shows_that_it_is_
     let overlap = Violation::Overlap { shard: 0, first: one(1, 5, 11, 40), second: interval(3, 6, 39, 200) };
     assert_eq!(report.violations, [overlap], "it owned until then");
 
-    let woken = of_one(&[(50, 1, Entry::Fenced { shard: 7, epoch: 1 })]);
+    let woken = of_one(&[(50, 1, lease(100))]);
     let report = check(&[[&killed[..], &again, &woken].concat()], Rules::default());
     let overlap = Violation::Overlap { shard: 0, first: one(1, 5, 11, 100), second: one(2, 6, 41, 140) };
     assert_eq!(report.violations, [overlap], "one that writes again was not gone");
+
+    let begun = of_one(&[(30, 2, Entry::Begin)]);
+    let other = vec![line((10, 3, lease(200))), line((31, 3, start(0, 6)))];
+    let report = check(&[[&killed[..], &begun, &again[..1]].concat(), other], Rules::default());
+    assert_eq!(report.violations, [], "it was gone before anybody heard of its successor");
 
     let stranger = vec![line((40, 2, lease(140))), line((41, 2, start(0, 6)))];
     let report = check(&[[killed, stranger].concat()], Rules::default());
@@ -169,6 +174,33 @@ fn work_without_a_lease_and_work_begun_twice_are_found() {
     assert_eq!(found, [Violation::NoLease { shard: 0, executor: executor.clone(), incarnation, at_ns: 20 }]);
     let found = violations(&[(10, 1, lease(100)), (20, 1, start(0, 5)), (30, 1, start(0, 6))]);
     assert_eq!(found, [Violation::StartedTwice { shard: 0, executor, incarnation, at_ns: 30 }]);
+}
+
+#[test]
+fn an_end_without_its_beginning_is_found() {
+    let ends_nothing =
+        |shard, epoch, at_ns| Violation::EndsNothing { shard, epoch, executor: "e1".into(), incarnation: 1, at_ns };
+    assert_eq!(violations(&[(10, 1, lease(100)), (20, 1, stop(0, 5))]), [ends_nothing(0, 5, 20)]);
+    let report = checked(&[(10, 1, lease(100)), (20, 1, start(0, 5)), (30, 1, stop(0, 6))], Rules::default());
+    assert_eq!(report.violations, [ends_nothing(0, 6, 30)]);
+    assert!(report.shards.contains_key(&0), "it was owned all the same");
+    assert!(report.to_string().contains("shard 0: ended at epoch 6, at which it had not begun, by e1 (incarnation 1) at 30"));
+}
+
+#[test]
+fn epoch_0_is_none() {
+    let found = violations(&[(10, 1, lease(100)), (20, 1, start(0, 0)), (30, 1, stop(0, 0))]);
+    assert_eq!(found, [Violation::EpochDidNotGrow { shard: 0, highest: 0, interval: interval(1, 0, 20, 30) }]);
+}
+
+/// No violation: a process that is stopped by its machine cannot end anything. But somebody may want to know.
+#[test]
+fn work_that_ended_after_its_lease_is_counted() {
+    let lines = [(10, 1, lease(100)), (20, 1, start(0, 5)), (21, 1, start(1, 5)), (22, 1, start(2, 5))];
+    let ends = [(100, 1, stop(0, 5)), (101, 1, stop(1, 5)), (5_000_100, 1, Entry::Fenced { shard: 2, epoch: 5 })];
+    let report = checked(&[&lines[..], &ends].concat(), Rules::default());
+    assert_eq!((report.late, report.violations.len()), (Late { times: 2, longest_ns: 5_000_000 }, 0));
+    assert!(report.to_string().contains("note: work ended after its lease 2 times, by 5.0ms at most"), "{report}");
 }
 
 #[test]
