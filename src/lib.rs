@@ -59,7 +59,7 @@ pub mod coordinator;
 pub mod election;
 #[cfg(feature = "server")]
 pub mod executors;
-#[cfg(all(feature = "server", any(test, fuzzing)))]
+#[cfg(all(feature = "server", any(test, shard_manager_fuzzing)))]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(feature = "server")]

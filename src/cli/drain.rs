@@ -100,7 +100,7 @@ pub(super) async fn remove(arguments: RemoveArguments) -> Result<ExitCode, Error
         let meaning = if dead {
             "is removed, and its shards are free; `shard-manager admit` lets it come back"
         } else {
-            "is being removed: its shards leave, then its id is barred; `shard-manager admit` takes that back"
+            "is to be removed: once its shards have left, its id is barred; `shard-manager admit` takes that back"
         };
         return arguments.print(if dead { "removed" } else { "removing" }, meaning, &answer);
     }

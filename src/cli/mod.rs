@@ -5,7 +5,7 @@
 //! or configuration, 130 interrupted while waiting; those of `serve` stand in `docs/operations.md`, those of `export` and `import` in
 //! `docs/moving.md`, those of `conformance` in its help.
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, shard_manager_fuzzing))]
 pub(crate) mod answers;
 mod asker;
 mod config;

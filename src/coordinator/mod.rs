@@ -169,7 +169,7 @@ impl Handle {
 /// The calls that wait for the coordinator.
 pub struct Calls(mpsc::Receiver<(Call, oneshot::Sender<Reply>)>);
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, shard_manager_fuzzing))]
 impl Calls {
     /// The next call, and who waits for its answer: for whoever stands in the coordinator's place.
     pub(crate) fn take(&mut self) -> Option<(Call, oneshot::Sender<Reply>)> {

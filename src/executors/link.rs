@@ -147,7 +147,7 @@ fn answered(assignment: &Assignment, response: rpc::ApplyAssignmentResponse, num
 }
 
 /// What is taken of an answer, as the coordinator hears it.
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, shard_manager_fuzzing))]
 pub(crate) fn answer_of(
     assignment: &Assignment,
     response: rpc::ApplyAssignmentResponse,

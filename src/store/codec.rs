@@ -16,7 +16,7 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::str::FromStr;
 
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, shard_manager_fuzzing))]
 pub(crate) use envelope::seal;
 pub use envelope::{FORMAT_VERSION, HEADER_LEN};
 pub use pages::{

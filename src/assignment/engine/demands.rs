@@ -3,8 +3,10 @@
 mod moves;
 mod removal;
 
+use crate::assignment::command::Refusal;
 use crate::assignment::event::{Demand, RequestId};
-use crate::types::BootInstant;
+use crate::assignment::state::State;
+use crate::types::{BootInstant, ExecutorId};
 
 use super::Engine;
 use super::calls::Drafted;
@@ -19,5 +21,16 @@ impl Engine {
             Demand::Pause { length, by, reason } => self.draft_pause(now, draft, *length, by, reason),
             Demand::Resume => self.draft_resume(draft),
         }
+    }
+}
+
+/// Why nothing can be done to an executor that is not present.
+pub(super) fn not_here(state: &State, id: &ExecutorId) -> Refusal {
+    match state.incarnations(id).next() {
+        None => Refusal::UnknownExecutor { id: id.clone() },
+        Some(_) if state.is_barred(id) => {
+            Refusal::NotNow(format!("executor {id} was removed: `shard-manager admit {id}` takes that back"))
+        }
+        Some(_) => Refusal::NotNow(format!("executor {id} is away: it takes shards once it has registered")),
     }
 }

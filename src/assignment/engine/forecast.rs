@@ -9,6 +9,7 @@ use crate::assignment::record::{ExecutorRecord, Standing, Wish};
 use crate::assignment::state::State;
 use crate::types::{BootInstant, ExecutorId, Incarnation, Slot};
 
+use super::demands::not_here;
 use super::turn::Members;
 use super::{Engine, sentences};
 
@@ -72,7 +73,7 @@ impl Engine {
         let WhatIf { join, leave, drain } = what_if;
         let present = |id: &ExecutorId| match self.present.get(id).and_then(|&slot| Some((slot, self.state.executor(slot)?))) {
             Some((slot, record)) if record.standing == Standing::Present => Ok((slot, record.clone())),
-            _ => Err(Refusal::UnknownExecutor { id: id.clone() }),
+            _ => Err(not_here(&self.state, id)),
         };
         let mut then = State::clone(&self.state);
         for id in leave {
@@ -88,6 +89,9 @@ impl Engine {
         // Behind every slot that there is: nothing is known of them, as of who joins.
         let slots = self.state.slots();
         for ((id, weight), slot) in join.iter().zip(slots..) {
+            if known.contains(id) && present(id).is_err() {
+                return Err(not_here(&self.state, id));
+            }
             if known.contains(id) {
                 return Err(Refusal::NotNow(format!(
                     "executor {id} is known already: it cannot join, but it may leave or be drained"

@@ -90,14 +90,7 @@ impl Engine {
     /// Why an executor takes no shards.
     fn takes_nothing(&self, state: &State, id: &ExecutorId) -> Refusal {
         let Some((slot, record)) = state.present(id) else {
-            let away = state.incarnations(id).next();
-            return match away {
-                None => Refusal::UnknownExecutor { id: id.clone() },
-                Some(_) if state.is_barred(id) => {
-                    Refusal::NotNow(format!("executor {id} was removed: `shard-manager admit {id}` takes that back"))
-                }
-                Some(_) => Refusal::NotNow(format!("executor {id} is away: it takes shards once it has registered")),
-            };
+            return super::not_here(state, id);
         };
         let contact = self.contacts.get(&slot);
         let why = match record {

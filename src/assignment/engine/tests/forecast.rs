@@ -151,12 +151,24 @@ fn who_is_not_there_cannot_leave_and_who_is_cannot_join() {
     let refused = ask(&mut rig, WhatIf { join: vec![(id("d"), 1), (id("b"), 1)], ..WhatIf::default() });
     let Err(Refusal::NotNow(says)) = refused else { panic!("{refused:?}") };
     assert!(says.contains("executor b is known already"), "{says}");
-    // One that is away, with an operator's wish on its id, is known as well, and gone already.
+}
+
+#[test]
+fn of_who_is_away_or_removed_it_is_said_so_whatever_would_change() {
+    let mut rig = three();
     rig.wish("c", Wish::Cordon);
     rig.deregister("c", 31);
+    let request = rig.request();
+    rig.step(Event::Demand(request, Demand::Remove { id: id("b"), dead: false }));
     rig.settle();
-    assert_eq!(ask(&mut rig, leave("c")), Err(Refusal::UnknownExecutor { id: id("c") }));
-    assert!(matches!(ask(&mut rig, join("c", 1)), Err(Refusal::NotNow(_))));
+    for (who, why) in [
+        ("c", "executor c is away: it takes shards once it has registered"),
+        ("b", "executor b was removed: `shard-manager admit b` takes that back"),
+    ] {
+        for what_if in [leave(who), drain(who), join(who, 1)] {
+            assert_eq!(ask(&mut rig, what_if.clone()), Err(Refusal::NotNow(why.to_owned())), "{what_if:?}");
+        }
+    }
 }
 
 #[test]
