@@ -56,6 +56,11 @@ impl Published {
         self.current.subscribe()
     }
 
+    /// How many wait for newer ones.
+    pub fn watchers(&self) -> usize {
+        self.current.receiver_count()
+    }
+
     /// Waits until there is a state. Cancel-safe.
     pub async fn first(&self) -> Arc<Edition> {
         let mut editions = self.current.subscribe();

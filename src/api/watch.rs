@@ -3,6 +3,9 @@
 //! What a watcher has not taken yet is one message and never more. While it takes its time, nothing is made for it; then it gets the
 //! step from what it has to the newest. One that takes nothing at all for long is ended: what its connection holds of it is the message
 //! that it does not take.
+//!
+//! To tell a thousand watchers takes tens of milliseconds of a machine, and a handoff has two steps, milliseconds apart: were the
+//! first told at once, it would hold up the second. So the more watchers there are, the longer a change waits for the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,11 +31,23 @@ pub struct Times {
     pub beat: Duration,
     /// How long a watcher may leave a message where it is, and a microsecond more for each byte of it.
     pub patience: Duration,
+    /// How long a change waits for the next one, for each watcher that there is.
+    pub gathering: Duration,
+    /// The longest that it waits, however many there are.
+    pub longest_gathering: Duration,
 }
+
+/// A timer counts whole milliseconds: what would be less is nothing.
+const SHORTEST_GATHERING: Duration = Duration::from_millis(1);
 
 impl Default for Times {
     fn default() -> Times {
-        Times { beat: Duration::from_secs(5), patience: Duration::from_secs(10) }
+        Times {
+            beat: Duration::from_secs(5),
+            patience: Duration::from_secs(10),
+            gathering: Duration::from_micros(10),
+            longest_gathering: Duration::from_millis(20),
+        }
     }
 }
 
@@ -101,15 +116,25 @@ impl Watcher {
                     break;
                 }
                 tokio::select! {
-                    changed = editions.changed() => if changed.is_err() {
-                        return End::Told(status::stopping());
-                    },
+                    changed = editions.changed() => {
+                        if changed.is_err() {
+                            return End::Told(status::stopping());
+                        }
+                        tokio::time::sleep(self.gathering()).await;
+                    }
                     () = self.sender.closed() => return End::Gone,
                     () = tokio::time::sleep_until(due) => {}
                 }
             }
             due = Instant::now() + self.times.beat;
         }
+    }
+
+    /// How long a change waits for the next one.
+    fn gathering(&self) -> Duration {
+        let watchers = u32::try_from(self.leading.published.watchers()).unwrap_or(u32::MAX);
+        let time = self.times.gathering.saturating_mul(watchers).min(self.times.longest_gathering);
+        if time < SHORTEST_GATHERING { Duration::ZERO } else { time }
     }
 }
 

@@ -187,6 +187,27 @@ async fn a_watcher_that_takes_its_time_is_told_the_newest_and_no_more() {
     assert!(messages <= 2, "{messages} messages for 50 changes that were not taken one by one");
 }
 
+/// The first step of a handoff was told to a thousand watchers before the second could be made.
+#[tokio::test]
+async fn where_there_are_many_watchers_a_change_waits_for_the_next_one() {
+    let mut leader = Leader::start(8).await;
+    // One counts as many here.
+    let times = Times { gathering: Duration::from_secs(2), longest_gathering: Duration::from_secs(1), ..Times::default() };
+    let mut changes = begin(&leader.leading, leader.key(), times);
+    let mut next = async || {
+        let told = timeout(SOON, changes.next()).await.expect("it is told").unwrap().unwrap();
+        let told = <rpc::WatchRoutingTableResponse as prost::Message>::decode(&*prost::Message::encode_to_vec(&told)).unwrap();
+        delta(told.change.unwrap()).shards
+    };
+    assert_eq!(next().await, [0; 0]);
+    for shard in [4, 5] {
+        // Enough for it to have room again, and to tell what it has where it does not wait.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        leader.grant(shard);
+    }
+    assert_eq!(next().await, [4, 5]);
+}
+
 /// Case 54: a slow watcher is dropped, and told so when it wakes.
 #[tokio::test]
 async fn a_watcher_that_takes_nothing_is_ended() {
