@@ -46,7 +46,7 @@ pub const STOPPING: f64 = 200.0;
 /// An executor's longest attempt, and the pause after it.
 const ATTEMPT: f64 = LEASE / 3.0 + LEASE / 6.0;
 /// What one commit and one round trip are allowed on a machine that does other things too.
-const C: f64 = 50.0;
+pub const C: f64 = 50.0;
 const R: f64 = 50.0;
 
 /// In the page's order, all of them.
