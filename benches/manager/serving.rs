@@ -132,12 +132,13 @@ pub async fn renewals(runs: usize) -> Vec<Figure> {
     let mut crowd = Crowd::at(grpc).await;
     crowd.join(vec![1; EXECUTORS]).await;
     settled(grpc, EXECUTORS).await;
-    let calls = crowd.renewals(EXECUTORS);
     let client = shard_manager::rpc::shard_manager_client::ShardManagerClient::new(connect(grpc).await.unwrap());
-    // While a command to it is under way, the set is told with the answer.
-    let answer = eventually("an answer without a set", async || {
+    // While a command to it is under way, the set is told with the answer; and what one renews by is what it was told last.
+    let (calls, answer) = eventually("an answer without a set", async || {
+        let calls = crowd.renewals(EXECUTORS);
         let answer = client.clone().renew_lease(calls[0].clone()).await.unwrap().into_inner();
-        (answer.assignment.is_none() && !answer.claim_wanted).then_some(answer)
+        let agrees = answer.assignment.is_none() && !answer.claim_wanted && crowd.held() == EXECUTORS;
+        agrees.then_some((calls, answer))
     })
     .await;
     let bare = Bare::start(directory.path(), &[], &answer).await;
