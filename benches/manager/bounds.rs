@@ -177,7 +177,7 @@ const CASES: [Case; 15] = [
 /// A figure for each row.
 pub async fn all(runs: usize) -> Vec<Figure> {
     let (runs, postgres) = (runs.min(RUNS), Postgres::start().await);
-    // Before hours of waiting.
+    // Before minutes of waiting.
     let rows = CASES.each_ref().map(|case| row_of(case.name));
     let url = postgres.url();
     let measured = tokio::task::spawn_blocking(move || measure(runs, &url)).await.unwrap();
